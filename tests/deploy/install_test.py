@@ -90,6 +90,12 @@ class Installed(unittest.TestCase):
                          "--set run_directory=/run/cgxd")
         run(*command.split(), "--check-config")
 
+    def test_the_drop_ins_that_the_unit_names_are_there(self):
+        unit = self.text("lib", "systemd", "system", "cgxd.service")
+        folder = re.search(r"(\S+/)rdma\.conf and gpu\.conf", unit)[1]
+        self.assertEqual(sorted(os.listdir(folder)), ["gpu.conf", "rdma.conf"])
+        self.assertTrue(folder.startswith(self.prefix))
+
     def test_a_configuration_that_is_there_stays(self):
         file = self.path("etc", "cgxd", "cgxd.yaml")
         with open(file, "a", encoding="utf-8") as out:

@@ -1,5 +1,6 @@
 """Man pages and completions say what the programs say; the list of runtime packages is what the programs need."""
 
+import fnmatch
 import importlib.util
 import os
 import re
@@ -14,6 +15,8 @@ DEPLOY = os.path.join(ROOT, "deploy")
 # cc links these, or libc brings them: every Debian has them.
 READS_VARIABLE = re.compile(r'(?:\bvariable|\bnumber|\bcount|getenv|environ(?:ment)?\.get)\("([A-Z][A-Z_]+)"')
 EVERYWHERE = {"libc6", "libgcc-s1"}
+# In /proc/devices, of older drivers (up to 535) and of newer ones.
+NVIDIA_DEVICES = (("nvidia-frontend", "nvidia-uvm", "nvidia-caps"), ("nvidia", "nvidiactl", "nvidia-uvm", "nvidia-caps"))
 
 
 def load(path):
@@ -124,6 +127,16 @@ class Texts(unittest.TestCase):
         text = read("README.md")
         address, port = re.search(r"metrics: {address: ([\d.]+), port: (\d+)}", text).groups()
         self.assertEqual(re.findall(r'targets: \["(\S+)"\]', text), [f"{address}:{port}"])
+
+    def test_the_drop_in_for_gpus_opens_what_older_and_newer_drivers_register(self):
+        allowed = re.findall(r"^DeviceAllow=char-(\S+) rw$", read("systemd", "gpu.conf"), re.MULTILINE)
+        for names in NVIDIA_DEVICES:
+            self.assertEqual([name for name in names if not any(fnmatch.fnmatchcase(name, each) for each in allowed)], [])
+
+    def test_drop_ins_have_one_assignment_a_line(self):
+        for name in ("gpu.conf", "rdma.conf"):
+            lines = [line for line in read("systemd", name).splitlines() if line and not line.startswith("#")]
+            self.assertEqual([line for line in lines if not re.fullmatch(r"\[\w+\]|\w+=[^,]+", line)], [], name)
 
     def test_runtime_packages_are_those_the_programs_need(self):
         if "VERSION_CODENAME=bookworm" not in read("/etc/os-release"):

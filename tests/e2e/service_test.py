@@ -276,6 +276,20 @@ class Unit(unittest.TestCase):
                                   text=True, timeout=60)
         self.assertLessEqual(float(re.search(r"exposure level .*?: ([0-9.]+)", done.stdout)[1]), 1.7, done.stdout)
 
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
+    def test_systemd_understands_it_with_each_drop_in(self):
+        text = re.sub(r"^(ExecStart|ExecReload)=.*", r"\1=/bin/true", self.unit(), flags=re.MULTILINE)
+        for name in ("gpu.conf", "rdma.conf"):
+            with self.subTest(name), tempfile.TemporaryDirectory() as directory:
+                path = os.path.join(directory, "cgxd.service")
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                os.mkdir(path + ".d")
+                shutil.copy(os.path.join(ROOT, "deploy", "systemd", name), path + ".d")
+                done = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, timeout=60)
+            said = [line for line in done.stderr.splitlines() if name in line or "cgxd.service" in line]
+            self.assertEqual(said, [])
+
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
     def test_it_works_without_root_capabilities_and_writable_code(self):
         """What of the unit can be had without systemd: user, no capabilities, no new ones, MemoryDenyWriteExecute."""
