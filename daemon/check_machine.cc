@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <string>
 
+#include "config/config.h"
 #include "daemon/daemon.h"
 #include "daemon/net/groups.h"
 #include "daemon/net/interfaces.h"
@@ -47,9 +49,37 @@ class Findings {
   std::string lines_;
 };
 
-void readable(const char* key, const std::string& path, Findings& findings) {
-  if (path.empty() || ::access(path.c_str(), R_OK) == 0) return;
-  findings.add(key, path + ": " + std::strerror(errno));
+struct NamedFile {
+  const char* key;
+  const std::string& path;  // empty: none
+};
+
+// Certificates and keys.
+std::vector<NamedFile> files_of(const v1::Config& config) {
+  const v1::Tls &mesh = config.mesh().tls(), &control = config.control().tls();
+  return {{"mesh.tls.ca_file", mesh.ca_file()},
+          {"mesh.tls.certificate_file", mesh.certificate_file()},
+          {"mesh.tls.key_file", mesh.key_file()},
+          {"control.tls.ca_file", control.ca_file()},
+          {"control.tls.certificate_file", control.certificate_file()},
+          {"control.tls.key_file", control.key_file()},
+          {"mesh.key_file", config.mesh().key_file()}};
+}
+
+void readable(const NamedFile& file, Findings& findings) {
+  if (file.path.empty() || ::access(file.path.c_str(), R_OK) == 0) return;
+  findings.add(file.key, file.path + ": " + std::strerror(errno));
+}
+
+bool is_closed_but_to_root(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && info.st_uid == 0 &&
+         (info.st_mode & (S_IRGRP | S_IROTH)) == 0;
+}
+
+bool is_open_to_all(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0;
 }
 
 // The folder a file or socket will be made in; run_directory itself is made by the daemon.
@@ -127,13 +157,7 @@ void has_address(const char* key, const std::string& address, Findings& findings
 }
 
 void check_files(const v1::Config& config, Findings& findings) {
-  readable("mesh.tls.ca_file", config.mesh().tls().ca_file(), findings);
-  readable("mesh.tls.certificate_file", config.mesh().tls().certificate_file(), findings);
-  readable("mesh.tls.key_file", config.mesh().tls().key_file(), findings);
-  readable("control.tls.ca_file", config.control().tls().ca_file(), findings);
-  readable("control.tls.certificate_file", config.control().tls().certificate_file(), findings);
-  readable("control.tls.key_file", config.control().tls().key_file(), findings);
-  readable("mesh.key_file", config.mesh().key_file(), findings);
+  for (const NamedFile& file : files_of(config)) readable(file, findings);
   const std::string& made = config.run_directory();
   has_folder("client.socket", config.client().socket(), made, findings);
   has_folder("control.socket", config.control().socket(), made, findings);
@@ -192,6 +216,22 @@ Status check_machine(const v1::Config& config) {
   check_ports(config, findings);
   CGX_RETURN_IF_ERROR(findings.status());
   return check_transport_here(config);
+}
+
+std::vector<std::string> secrets_warnings(const v1::Config& config, const std::string& file) {
+  std::vector<std::string> warnings;
+  v1::Config written;  // without what the command line says
+  if (!file.empty() && config::load_file(file, {}, written).ok() &&
+      !written.mesh().cluster_key().empty() && is_open_to_all(file)) {
+    warnings.push_back("mesh.cluster_key: every user of this machine can read " + file +
+                       "; mesh.key_file names a file that they cannot");
+  }
+  for (const NamedFile& each : files_of(config)) {
+    if (::geteuid() != 0 || each.path.empty() || !is_closed_but_to_root(each.path)) continue;
+    warnings.push_back(std::string(each.key) + ": root can read " + each.path +
+                       "; the service cannot if its unit gives it another user (User=)");
+  }
+  return warnings;
 }
 
 }  // namespace cgx::daemon

@@ -3,6 +3,9 @@
 // files, opens and closes sockets, leaves nothing behind.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "proto/messages/config.pb.h"
 #include "proto/wire/status.h"
 
@@ -10,5 +13,9 @@ namespace cgx::daemon {
 
 // All that is missing, one line each with its key. `config` is complete and resolved.
 Status check_machine(const v1::Config& config);
+
+// What works here and is still to be known: a key in the configuration's `file` (empty: there is
+// none) that every user can read, and key files that only root can read, who asks.
+std::vector<std::string> secrets_warnings(const v1::Config& config, const std::string& file);
 
 }  // namespace cgx::daemon

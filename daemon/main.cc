@@ -278,6 +278,9 @@ int run(int argc, char** argv) {
   switch (line.action) {
     case CommandLine::Action::kCheckConfig:
       if (const Status here = check_machine(config->resolved); !here.ok()) return fail(here);
+      for (const std::string& each : secrets_warnings(config->resolved, line.config)) {
+        std::fprintf(stderr, "cgxd: warning: %s\n", each.c_str());
+      }
       [[fallthrough]];
     case CommandLine::Action::kPrintConfig:
       std::fputs(config::print(config->resolved).c_str(), stdout);

@@ -1,13 +1,12 @@
 #include "daemon/options.h"
 
+#include <pwd.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 
 #include "config/config.h"
 #include "daemon/base/clock.h"
@@ -28,11 +27,19 @@ namespace {
 
 constexpr size_t kClusterKeyBytesMin = 16;
 
+std::string user_name() {
+  const passwd* const user = ::getpwuid(::geteuid());
+  return user != nullptr ? user->pw_name : std::to_string(::geteuid());
+}
+
 Result<std::string> read_file(const std::string& path, const char* key) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (file.is_open() && !text.empty()) return text;
-  return invalid_argument(std::string(key) + ": " + path + " cannot be read or is empty");
+  Result<std::string> text = config::read_file(path);
+  const std::string named = std::string(key) + ": ";
+  if (!text.ok()) {
+    return invalid_argument(named + "user " + user_name() + " " + text.status().message());
+  }
+  if (text->empty()) return invalid_argument(named + path + " is empty");
+  return text;
 }
 
 Result<std::string> cluster_key(const v1::Mesh& mesh) {

@@ -1,10 +1,10 @@
 """The commands in README.md, CONTRIBUTING.md and deploy/ work as they stand there.
 
 Above each block of them stands how it is tried, as a comment: "run" (bash, or Python as a part of a training script that then
-trains until the document ends), "run in the background", "checked" (a configuration), "run on each machine by .ci/run packages" and
-"run by .ci/run packages" (two_machines.py, word for word, and what makes the packages by .ci/run itself), "run into another folder by
-tests/deploy/install_test.py" or "not run here: WHY". The blocks of a document run in order, in one shell, on a machine of their own
-(namespaces; skipped without root).
+trains until the document ends), "run in the background", "checked" (a configuration), "run on each machine by .ci/run packages",
+"run on one machine by .ci/run packages" and "run by .ci/run packages" (two_machines.py, word for word, and what makes the packages by
+.ci/run itself), "run into another folder by tests/deploy/install_test.py" or "not run here: WHY". The blocks of a document run in
+order, in one shell, on a machine of their own (namespaces; skipped without root).
 """
 
 import os
@@ -19,6 +19,7 @@ from typing import NamedTuple
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, "build", "release")
 ELSEWHERE = "run on each machine by .ci/run packages"
+ON_ONE = "run on one machine by .ci/run packages"
 PACKAGES = "run by .ci/run packages"
 INTO_A_FOLDER = "run into another folder by tests/deploy/install_test.py"
 MAKES_PACKAGES = "deploy/packages/build"
@@ -110,7 +111,7 @@ class Commands(unittest.TestCase):
             for block in blocks(document):
                 with self.subTest(document=document, block=block.text):
                     here = block.how in ("run", "run in the background", "checked")
-                    there = block.how in (ELSEWHERE, PACKAGES, INTO_A_FOLDER)
+                    there = block.how in (ELSEWHERE, ON_ONE, PACKAGES, INTO_A_FOLDER)
                     self.assertTrue(here or there or re.fullmatch(r"not run here: \S.{10,}", block.how), block.how)
                     self.assertTrue(not here or document in RAN, "documents whose blocks run stand in RAN")
 

@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 sys.dont_write_bytecode = True
 
-from commands_test import MAKES_PACKAGES, PACKAGES, blocks, commands_that  # noqa: E402
+from commands_test import MAKES_PACKAGES, ON_ONE, PACKAGES, blocks, commands_that  # noqa: E402
 from machines import Machines, isolation_possible  # noqa: E402
 from roots import Skipped, make_root  # noqa: E402
 
@@ -189,11 +189,13 @@ class Steps:
         if f"{self.booted[1].machine.address}:7070" not in said:
             raise Failed(said)
         # What only the daemon may read is no mistake of hers who asks.
-        must(self.booted[0], "sudo sh -c 'umask 077; echo 0123456789abcdef >/etc/cgxd/key; chown cgxd /etc/cgxd/key; "
-                             "cp /etc/cgxd/cgxd.yaml /tmp/good; sed -i \"s/^mesh: {/mesh: {key_file: \\/etc\\/cgxd\\/key, /\" "
+        for command in commands_that(ON_ONE):
+            must(self.booted[0], command)
+        must(self.booted[0], "sudo sh -c 'cp /etc/cgxd/cgxd.yaml /tmp/good; "
+                             "sed -i \"s/^mesh: {/mesh: {key_file: \\/etc\\/cgxd\\/cluster.key, /\" "
                              "/etc/cgxd/cgxd.yaml; systemctl restart cgxd'")
-        must(self.booted[0], "! cat /etc/cgxd/key && cgxctl doctor")
-        must(self.booted[0], "sudo sh -c 'rm /etc/cgxd/key; cp /tmp/good /etc/cgxd/cgxd.yaml; systemctl restart cgxd'")
+        must(self.booted[0], "! cat /etc/cgxd/cluster.key && cgxctl doctor")
+        must(self.booted[0], "sudo sh -c 'rm /etc/cgxd/cluster.key; cp /tmp/good /etc/cgxd/cgxd.yaml; systemctl restart cgxd'")
 
     def whoever_is_not_in_the_group_is_told(self):
         must(self.booted[0], "useradd bob", "root")

@@ -204,6 +204,38 @@ class CheckConfig(unittest.TestCase):
                            ("metrics.address", "198.51.100.2")):
             self.assertRegex(done.stderr, rf"(?m)(^|: ){re.escape(key)}: .*{re.escape(value)}")
 
+    def test_a_key_in_a_file_that_everybody_can_read_is_told_and_no_error(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "cgxd.yaml")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"run_directory": os.path.join(directory, "run"), "mesh": {"cluster_key": "0123456789abcdef"}}, file)
+            for mode, said in ((0o644, rf"^cgxd: warning: mesh\.cluster_key: every user of this machine can read {path}; .*\n$"),
+                               (0o640, "^$")):
+                os.chmod(path, mode)
+                done = subprocess.run([binary("cgxd"), "--check-config", path], capture_output=True, text=True, timeout=20)
+                self.assertEqual(done.returncode, 0)
+                self.assertRegex(done.stderr, said)
+                self.assertNotIn("0123456789abcdef", done.stdout + done.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_a_key_file_of_root_is_told_to_root_and_refused_to_the_services_user_with_the_reason(self):
+        with tempfile.TemporaryDirectory() as directory:
+            os.chmod(directory, 0o755)
+            key, run = os.path.join(directory, "key"), os.path.join(directory, "run")
+            with open(key, "w", encoding="utf-8") as file:
+                file.write("0123456789abcdef\n")
+            os.chmod(key, 0o600)
+            os.mkdir(run)
+            os.chown(run, UNIT_USER, UNIT_USER)
+            words = ("--set", f"run_directory={run}", "--set", f"mesh.key_file={key}")
+            checked = subprocess.run([binary("cgxd"), "--check-config", *words], capture_output=True, text=True, timeout=20)
+            self.assertEqual(checked.returncode, 0)
+            self.assertRegex(checked.stderr, rf"^cgxd: warning: mesh\.key_file: root can read {key}; .*\(User=\)\n$")
+            user = ("setpriv", f"--reuid={UNIT_USER}", f"--regid={UNIT_USER}", "--clear-groups")
+            started = subprocess.run([*user, binary("cgxd"), *words], capture_output=True, text=True, timeout=20)
+            self.assertEqual(started.returncode, 1)
+            self.assertIn(f"mesh.key_file: user {UNIT_USER} cannot read {key}: Permission denied", started.stderr)
+
     def refused_at_start(self, config):
         """What it says: the check, and the daemon itself."""
         with tempfile.TemporaryDirectory() as directory:
