@@ -9,7 +9,7 @@
 namespace cgx::daemon {
 namespace {
 
-// The operators' group owns the socket unless another group is named.
+// Who may see and change what is decided by who asks (identify_peer), not by who owns the socket.
 Result<ListenSocketOptions> socket_options(const v1::ControlPort& config) {
   ListenSocketOptions options;
   options.path = config.socket();
@@ -17,9 +17,6 @@ Result<ListenSocketOptions> socket_options(const v1::ControlPort& config) {
   CGX_ASSIGN_OR_RETURN(options.mode, socket_mode(config.socket_mode()));
   options.group_key = "control.socket_group";
   CGX_ASSIGN_OR_RETURN(options.group, find_group(options.group_key, config.socket_group()));
-  if (options.group != kNoGroup) return options;
-  options.group_key = "control.operators_group";
-  CGX_ASSIGN_OR_RETURN(options.group, find_group(options.group_key, config.operators_group()));
   return options;
 }
 

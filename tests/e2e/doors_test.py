@@ -1,18 +1,21 @@
 """Where a daemon listens: nowhere but on loopback by default, and only inside its trusted networks with others."""
 
+import grp
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
 import unittest
 
 from cluster_case import RAW, ClusterCase
-from daemons import Daemon, merged
+from daemons import Daemon, binary, merged
 from machines import Machines, isolation_possible
 
 NETWORK = "10.77.0.0/24"  # of the machines
+SOMEBODY = 54321          # a user and a group
 OUTSIDE = "192.0.2.7"     # an address of each in a network that nobody trusts
 
 
@@ -70,6 +73,24 @@ class OneMachine(unittest.TestCase):
     def test_one_key_does_not_go_with_those_it_stands_for(self):
         self.assert_refused("is set beside mesh.trusted_networks", network=["127.0.0.0/8"],
                             trusted_networks=["127.0.0.0/16"])
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_a_group_of_operators_takes_the_control_socket_from_nobody(self):
+        os.chmod(self.directory, 0o755)
+        daemon = Daemon(self.machines[0], self.directory, {**RAW, "control": {"operators_group": "daemon"}})
+        own, operators = os.getegid(), grp.getgrnam("daemon").gr_gid
+
+        def control_tool(groups, *words):
+            user = ["setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--groups=" + ",".join(map(str, groups))]
+            return self.machines[0].run([*user, binary("cgxctl"), "--socket", daemon.control, *words], capture_output=True,
+                                        text=True, stdin=subprocess.DEVNULL)
+
+        self.assertEqual(control_tool([SOMEBODY], "jobs").returncode, 3)
+        self.assertEqual(control_tool([own], "jobs").returncode, 0)
+        refused = control_tool([own], "drain")
+        self.assertEqual((refused.returncode, "only operators may drain" in refused.stderr), (1, True), refused.stderr)
+        drained = control_tool([own, operators], "drain")
+        self.assertEqual(drained.returncode, 0, drained.stderr)
 
 
 class Isolated(ClusterCase):
