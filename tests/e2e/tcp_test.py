@@ -1,13 +1,14 @@
 """The tcp transport between real daemons: right bits, strangers at its port."""
 
 import os
+import re
 import sys
 import time
 import unittest
 
 import troubles
 from cluster_case import ClusterCase
-from daemons import merged
+from daemons import ROOT, merged
 from doors_test import listeners
 from machines import isolation_possible
 from ranks import Tensor
@@ -16,6 +17,14 @@ TCP = {"policy": {"codec": "fp32"}, "transport": {"name": "tcp"}}
 INTRUDERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "intruders.py")
 TOLD_S = 8.0  # timeouts.peer_lost_ms is 4 s
 TENSORS = (Tensor("large", (1000, 1003)), Tensor("small", (64,)))
+
+
+def listed_errors():
+    """Patterns of the errors that the table of deploy/two-machines.md explains."""
+    with open(os.path.join(ROOT, "deploy", "two-machines.md"), encoding="utf-8") as page:
+        cells = re.findall(r"^\| (`.*?) \| ", page.read(), re.MULTILINE)
+    spans = [span for cell in cells for span in re.findall(r"`([^`]+)`", cell) if "..." in span]
+    return [".*".join(map(re.escape, span.split("..."))) for span in spans]
 
 
 class OverTcp(ClusterCase):
@@ -63,6 +72,7 @@ class ClosedPort(ClusterCase):
             self.assertLess(time.monotonic() - began, TOLD_S)
         for rank, answer in enumerate(answers):
             self.assert_status(answer, "PEER_LOST", f"{self.machines[1 - rank].address}:", f" {self.PORT}")
+            self.assertTrue(any(re.search(each, answer.text) for each in listed_errors()), answer.text)
         texts = "\n".join(answer.text for answer in answers)
         self.assertIn("no answer in time; tried", texts)
         self.assertIn("has not connected for gradients within 4000 ms; it must be able to reach", texts)
