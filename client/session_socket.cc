@@ -42,6 +42,16 @@ void bound_sends(int fd, int64_t limit_ms) {
   ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
+// Root's group is not one to be a member of.
+std::string membership_text(const std::string& path) {
+  struct stat info {};
+  const bool known = ::stat(path.c_str(), &info) == 0;
+  if (known && info.st_gid == 0) return "its socket is root's; ";
+  const group* const owner = known ? ::getgrgid(info.st_gid) : nullptr;
+  return "be a member of its group" + (owner != nullptr ? " " + std::string(owner->gr_name) : "") +
+         ", or ";
+}
+
 // Errno says why connect() failed.
 Status cannot_connect(const std::string& path) {
   if (errno != EACCES) {
@@ -50,14 +60,10 @@ Status cannot_connect(const std::string& path) {
     const std::string refusal = read_refusal(path);
     return unavailable(refusal.empty() ? why : why + "; the last one did not start: " + refusal);
   }
-  struct stat info {};
-  const bool known = ::stat(path.c_str(), &info) == 0;
-  const group* const owner = known ? ::getgrgid(info.st_gid) : nullptr;
   return {StatusCode::kPERMISSION_DENIED,
           "user " + std::to_string(::getuid()) + " may not use the daemon at " + path + " on " +
-              host_name() + ": be a member of its group" +
-              (owner != nullptr ? " " + std::string(owner->gr_name) : "") +
-              ", or let the daemon's client.socket_group and client.socket_mode admit you"};
+              host_name() + ": " + membership_text(path) +
+              "let the daemon's client.socket_group and client.socket_mode admit you"};
 }
 
 }  // namespace
