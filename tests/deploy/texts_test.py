@@ -138,6 +138,15 @@ class Texts(unittest.TestCase):
             lines = [line for line in read("systemd", name).splitlines() if line and not line.startswith("#")]
             self.assertEqual([line for line in lines if not re.fullmatch(r"\[\w+\]|\w+=[^,]+", line)], [], name)
 
+    def test_whoever_stops_the_daemon_waits_longer_than_it_drains(self):
+        with open(os.path.join(ROOT, "config", "REFERENCE.md"), encoding="utf-8") as file:
+            drain_s = int(re.search(r"^\| `drain_ms` \|.*?\| `(\d+) s` \|", file.read(), re.MULTILINE)[1])
+        for names, pattern in ((("container", "Containerfile"), r"podman run .*--stop-timeout=(\d+)"),
+                               (("systemd", "cgxd.service.in"), r"^TimeoutStopSec=(\d+)$"),
+                               (("helm", "cgxd", "values.yaml"), r"^terminationGracePeriodSeconds: (\d+)$")):
+            seconds = int(re.search(pattern, read(*names), re.MULTILINE)[1])
+            self.assertGreaterEqual(seconds, drain_s + 10, names)
+
     def test_runtime_packages_are_those_the_programs_need(self):
         if "VERSION_CODENAME=bookworm" not in read("/etc/os-release"):
             self.skipTest("the list is Debian 12's")
