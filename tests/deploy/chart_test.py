@@ -136,8 +136,14 @@ class Rendered(unittest.TestCase):
         self.assertNotIn("mesh.listen", str(pod["containers"][0]["args"]))
         self.assertNotIn("metrics.address", str(pod["containers"][0]["args"]))
 
+    def test_what_the_configuration_says_counts_where_it_is_nothing_too(self):
+        text, _ = self.parts("config.transport.ports=0", "config.metrics.port=0", "config.metrics.job_names=false")
+        made = yaml.safe_load(text)
+        self.assertEqual((made["transport"]["ports"], made["metrics"]), (0, {"job_names": False, "port": 0}))
+        self.assertEqual((made["log"]["format"], made["mesh"]["listen"]), ("json", "[::]:7070"))
+
     def test_cgxd_takes_what_the_schema_takes(self):
-        for setting in ("ports.data=20000", "ports.data=20000-20100", "ports.data=0"):
+        for setting in ("ports.data=20000", "ports.data=20000-20100", "ports.data=0", "config.transport.ports=0"):
             text, _ = self.parts(f"{setting}", "network={127.0.0.0/8}", "hostNetwork=false")
             with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(text)
