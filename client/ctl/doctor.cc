@@ -44,7 +44,8 @@ std::string beside_daemon(const std::string& program) {
   return ::access(path.c_str(), X_OK) == 0 ? path : "";
 }
 
-// Which ways of memory to a worker this driver and the first GPU offer.
+// Which ways of memory to a worker this driver and the first GPU offer to who asks. What the daemon
+// may open, and with what its worker was built, only a job shows.
 std::string ways_text(const device::Driver& driver) {
   device::CUdevice first = 0;
   const auto has = [&](device::CUdevice_attribute attribute) {
@@ -56,10 +57,13 @@ std::string ways_text(const device::Driver& driver) {
   const Status vmm = driver.lacks(device::Feature::kVmm), ipc = driver.lacks(device::Feature::kIpc);
   const bool descriptors =
       vmm.ok() && has(device::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
-  std::string text = "; gradients there go to cgxd-gpu ";
-  text += descriptors ? "by descriptor (vmm)" : ipc.ok() ? "by handle (ipc)" : "by no way: staged";
+  const bool some = descriptors || ipc.ok();
+  std::string text =
+      some ? "; cgxd-gpu could take gradients there " : "; gradients there are staged";
+  if (some) text += descriptors ? "by descriptor (vmm)" : "by handle (ipc)";
   if (!descriptors) text += vmm.ok() ? ", the GPU has no descriptors" : ", " + vmm.message();
-  if (!descriptors && !ipc.ok()) text += ", " + ipc.message();
+  if (!some) text += ", " + ipc.message();
+  if (some) text += ", if it was built with nvcc and the daemon may open the GPU";
   return text + "\n";
 }
 
