@@ -113,13 +113,15 @@ CommandLine parse_command_line(int argc, char** argv) {
               },
               "NONNEGATIVE")
           ->expected(0, 1);
-  app.add_option("--socket", line.socket,
-                 "Unix socket for trainers, in place of the configuration's");
-  app.add_flag("--private", line.private_daemon, "end when the last session has gone");
+  CLI::Option* socket = app.add_option("--socket", line.socket,
+                                       "Unix socket for trainers, in place of the configuration's");
+  CLI::Option* ends = app.add_flag("--private", line.private_daemon,
+                                   "end when the last session has gone, or none came within 60 s");
   CLI::App* run = app.add_subcommand("run", "run a training command with a daemon of its own");
   add_common(*run, line, networks);
   run->add_option("command", line.command, "the command and its arguments, after --")->required();
   run->positionals_at_end();
+  run->excludes(socket)->excludes(ends);  // it has a socket of its own, and its command's life
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

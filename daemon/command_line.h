@@ -14,7 +14,7 @@ struct CommandLine {
   std::vector<std::string> assignments;  // --set key=value (and --network), after the file
   std::string socket;                    // empty: the configuration's
   std::string drain_limit;               // kDrain: seconds; empty: the running daemon's
-  bool private_daemon = false;           // ends when its last session has gone
+  bool private_daemon = false;           // ends when its last session has gone, or none came
   std::string record_plans, replay_plans;  // files; empty: no
   std::vector<std::string> command;        // kRun
 };

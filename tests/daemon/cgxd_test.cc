@@ -216,6 +216,15 @@ TEST_F(CgxdTest, AFileGivenBeforeRunAndAnotherBehindItAreRefused) {
   EXPECT_EQ(same.wait(), 0) << output();
 }
 
+TEST_F(CgxdTest, OptionsThatRunHasNoUseForAreRefused) {
+  for (const Words& options : {Words{"--private"}, Words{"--socket", path("other.sock")}}) {
+    Words words = options;
+    words.insert(words.end(), {"run", "--set", "run_directory=" + path("run"), "--", "true"});
+    EXPECT_EQ(start(words).wait(), 2) << output();
+    EXPECT_NE(output().find("run excludes " + options.front()), std::string::npos) << output();
+  }
+}
+
 TEST_F(CgxdTest, RunEndsWithItsCommandThoughItsParentIgnoredChildren) {
   const std::string place = "run_directory=" + path("run");
   // A cgxd hands on none of UCX's variables, and without this one ThreadSanitizer breaks the inner.
