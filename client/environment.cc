@@ -18,13 +18,6 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-std::string user_runtime_dir(uint32_t uid) {
-  if (uid == 0) return kMachineDir;
-  const std::string base = variable("XDG_RUNTIME_DIR");
-  if (!base.empty()) return base + "/cgxd";
-  return "/tmp/cgxd-" + std::to_string(uid);
-}
-
 Result<uint32_t> number(const char* name, uint32_t max) {
   const std::string text = variable(name);
   uint32_t value = 0;
@@ -72,7 +65,7 @@ Result<Environment> read_environment() {
   result.leader = variable("CGX_LEADER");
   result.daemon_binary = variable("CGXD");
   result.path = variable("PATH");
-  result.runtime_dir = user_runtime_dir(result.uid);
+  result.runtime_dir = default_run_directory(result.uid, std::getenv("XDG_RUNTIME_DIR"));
   result.launcher = launcher_words();
   CGX_ASSIGN_OR_RETURN(const uint32_t autostart, number("CGX_AUTOSTART", 1));
   result.autostart = autostart == 1;
