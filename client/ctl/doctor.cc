@@ -250,7 +250,8 @@ void add_doctor(CLI::App& app, Options& options, const Environment& environment,
       "doctor", "What would keep a job from running, by machine and key; exit 1 if anything would");
   command.add_option(
       "peer", options.peers,
-      "Other machines, as host:port of their mesh.listen; default: those linked now");
+      "Other machines, as host or host:port of their mesh.listen (without a port: that of the "
+      "daemon here); default: those linked now");
   command.add_option("--config", options.config_file,
                      std::string("The daemon's configuration; default: ") + kUsualConfiguration);
   command.callback([&options, &environment, &run] {
