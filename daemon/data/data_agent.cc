@@ -377,9 +377,17 @@ void DataAgent::drop_arena(OpenedSession& session, uint32_t request, uint32_t ar
   all.erase(found);
 }
 
+// One that leaves is used again: a worker has one site, as its rings and staging memory do.
 Result<scheduler::SiteId> DataAgent::site_of(const std::shared_ptr<gpu::Worker>& worker) {
-  for (const DeviceSite& each : device_sites_) {
-    if (each.worker == worker && !each.leaves) return each.id;
+  const auto known = std::find_if(device_sites_.begin(), device_sites_.end(),
+                                  [&](const auto& each) { return each.worker == worker; });
+  if (known != device_sites_.end() && engine_->keep_site(known->id)) {
+    known->leaves = false;
+    return known->id;
+  }
+  if (known != device_sites_.end()) {
+    forget(*known);
+    device_sites_.erase(known);
   }
   // Both are looked at when they wake us: the site finds out what it was.
   CGX_RETURN_IF_ERROR(poller().add(worker->notifier(), EPOLLIN | EPOLLET, kWorkerTag));
@@ -409,10 +417,14 @@ void DataAgent::close_device_sites() {
     const gpu::Worker* const worker = each.worker.get();
     each.leaves = each.leaves || (!names(sessions_, worker) && !names(closed_, worker));
     if (!each.leaves || !engine_->close_site(each.id)) return false;
-    poller().remove(each.worker->notifier());
-    poller().remove(each.worker->pidfd());
+    forget(each);
     return true;
   });
+}
+
+void DataAgent::forget(const DeviceSite& site) {
+  poller().remove(site.worker->notifier());
+  poller().remove(site.worker->pidfd());
 }
 
 void DataAgent::close(OpenedSession& session, const Status& why) {

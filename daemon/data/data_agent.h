@@ -115,6 +115,7 @@ class DataAgent final : public Agent,
   void drop_arena(OpenedSession& session, uint32_t request, uint32_t arena);
   Result<scheduler::SiteId> site_of(const std::shared_ptr<gpu::Worker>& worker);
   void close_device_sites();
+  void forget(const DeviceSite& site);
   void close(OpenedSession& session, const Status& why);
   void evict(OpenedSession& session, const Status& why);
   void release_closed();

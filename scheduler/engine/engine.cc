@@ -203,6 +203,13 @@ bool Engine::close_site(SiteId site) {
   return false;
 }
 
+bool Engine::keep_site(SiteId site) {
+  const auto found = state_->sites_.find(site);
+  if (found == state_->sites_.end()) return false;
+  found->second.leaves = false;
+  return true;
+}
+
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
 

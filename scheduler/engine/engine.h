@@ -62,6 +62,8 @@ class Engine final : public transport::Events {
   SiteId add_site(std::shared_ptr<SlabMemory> memory, const SiteBuilder& build);
   // No arena is added there any more; it goes when nobody uses it. True: it has gone.
   bool close_site(SiteId site);
+  // It does not go after all, as somebody comes with an arena. False: it has gone.
+  bool keep_site(SiteId site);
 
   // Links
   void link_up(LinkId link, transport::PeerId peer);

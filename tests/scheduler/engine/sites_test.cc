@@ -330,5 +330,18 @@ TEST_F(Sites, AClosedSiteGoesWithItsLastCommunicator) {
   EXPECT_TRUE(engine_->close_site(site_));
 }
 
+TEST_F(Sites, AClosedSiteStaysForWhoeverComesBeforeItHasGone) {
+  ASSERT_EQ(make_communicator(1, kDevice).code(), StatusCode::kOK);
+  EXPECT_FALSE(engine_->close_site(site_));
+  EXPECT_TRUE(engine_->keep_site(site_));
+  engine_->close_session(session_, {});
+  work();
+  EXPECT_FALSE(seen_.gone);
+  EXPECT_FALSE(engine_->close_site(site_));
+  work();
+  EXPECT_TRUE(seen_.gone);
+  EXPECT_FALSE(engine_->keep_site(site_));
+}
+
 }  // namespace
 }  // namespace cgx::scheduler

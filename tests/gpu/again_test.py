@@ -1,0 +1,49 @@
+"""What comes after something has failed, in the same job and on the same GPU: real daemons, the stand-in driver."""
+
+import os
+import unittest
+
+from worker_test import HERE, WorkerCase
+
+
+class AgainCase(WorkerCase):
+    MACHINES = 1
+    RANK = os.path.join(HERE, "gpu_again_rank.py")
+
+    def ranks(self, part, count=2, **options):
+        return self.begin(["arena"] * count, part, places=[0] * count, **options)
+
+    def at(self, ranks, line):
+        """What each has said before it said that."""
+        said = []
+        for rank in ranks:
+            said.append([])
+            while not said[-1] or said[-1][-1] != line:
+                said[-1].append(rank.stdout.readline().rstrip())
+                self.assertTrue(said[-1][-1], rank.poll() or said)
+        return [lines[:-1] for lines in said]
+
+    def rest(self, ranks):
+        """What each says after a line; all end well."""
+        for rank in ranks:
+            rank.stdin.write("\n")
+            rank.stdin.flush()
+        out = [rank.communicate(timeout=60) for rank in ranks]
+        self.assertEqual([(rank.returncode, errors) for rank, (_, errors) in zip(ranks, out)], [(0, "")] * len(ranks))
+        return [text.splitlines() for text, _ in out]
+
+
+class Joining(AgainCase):
+    def test_a_gpu_is_there_at_once_after_ranks_that_did_not_fit_together(self):
+        ranks = self.ranks("refused")
+        for lines in self.at(ranks, "left"):
+            self.assertRegex(lines[0], "^refused: (slow )?MismatchError ")
+        self.wait_until(lambda: not self.daemons[0].control_tool("status").get("sessions"), "the end of the sessions")
+        said = self.rest(ranks)
+        self.assertEqual(said[0], said[1])
+        self.assertRegex(said[0][0], "^sum ")
+        self.no_workers_left()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,67 @@
+"""One rank of again_test.py: what comes after something has failed, in a session of its own.
+
+    gpu_again_rank.py arena RANK RANKS FOLDER JOB PART
+"""
+
+import sys
+
+from gpu_arrays import Cuda
+from gpu_rank import Folder, say, values_of
+from gpu_worker_rank import Shared, attempt, reduced, uuid_of
+
+import cgx
+
+
+class Rank:
+    def __init__(self, rank, ranks, folder, job):
+        self.rank, self.ranks, self.job = int(rank), int(ranks), job
+        self.store, self.cuda = Folder(folder), Cuda()
+        self.device, self.stream = uuid_of(self.cuda), self.cuda.stream()
+
+    def session(self, **options):
+        return cgx.Session(job=self.job, **options)
+
+    def meet(self, session, name, **options):
+        return session.communicator(name, self.rank, self.ranks, self.store.put, self.store.get, timeout=30,
+                                    device=self.device, **options)
+
+    def shared(self, session, values):
+        made = session.empty(values.shape, "fp32", device=self.device)
+        array = Shared(self.cuda, made, values.dtype, self.stream)
+        self.refill(array, values)
+        return array
+
+    def refill(self, array, values):
+        source = self.cuda.array(values)
+        self.cuda.copy(array, source, self.stream)
+        self.cuda.synchronize(self.stream)
+        source.free()
+
+
+def at_a_line(what):
+    print(what, flush=True)
+    sys.stdin.readline()
+
+
+def refused(rank):
+    """A communicator that fails while ranks join, and one of new sessions that comes at once."""
+    with rank.session() as session:
+        attempt("refused", lambda: rank.meet(session, "first", first_step=rank.rank))
+    at_a_line("left")
+    with rank.session() as session, rank.meet(session, "second") as comm:
+        array = rank.shared(session, values_of(rank.rank, 1, (5000,), "float32"))
+        say("sum", reduced(comm, array, rank.stream))
+        array.free()
+
+
+PARTS = {"refused": refused}
+
+
+def main(kind, rank, ranks, folder, job, part):
+    one = Rank(rank, ranks, folder, job)
+    PARTS[part](one)
+    one.cuda.destroy(one.stream)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
