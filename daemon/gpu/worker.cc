@@ -228,6 +228,11 @@ scheduler::GpuSnapshot Worker::shown() const {
                                 .mps = mps_};
 }
 
+// The GPU's memory, and a GPU that one process at a time may have, are free when it is gone.
+void Worker::see_off() {
+  if (!readable(pidfd_.get(), kAnswersWithinMs)) kill();
+}
+
 bool Worker::alive() const {
   if (readable(pidfd_.get(), 0)) found_dead_ = true;
   return !found_dead_;
@@ -246,6 +251,7 @@ std::string Worker::death() const {
 
 void Worker::kill(const char* why) {
   if (why != nullptr) killed_for_ = why;
+  write_off();
   ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
 }
 
@@ -313,6 +319,7 @@ uint32_t Worker::beat() const {
 Status Worker::send(const WorkerPacket& packet, std::initializer_list<int> fds) {
   const Status sent = send_packet(socket_.get(), std::as_bytes(std::span(&packet, 1)), fds);
   if (sent.ok()) return sent;
+  write_off();
   return {StatusCode::kDEVICE_LOST, name() + " does not listen: " + sent.message()};
 }
 
@@ -334,6 +341,7 @@ Result<WorkerPacket> Worker::ask(WorkerPacket packet, std::initializer_list<int>
     if (packet.kind != PacketKind::kAnswered || packet.request != requests_) continue;
     packet.text[sizeof(packet.text) - 1] = 0;
     if (packet.status == 0) return packet;
+    if (static_cast<StatusCode>(packet.status) == StatusCode::kDEVICE_LOST) write_off();
     return Status(static_cast<StatusCode>(packet.status), packet.text);
   }
   kill(late ? patience.lost : nullptr);
@@ -434,11 +442,13 @@ Result<std::shared_ptr<Worker>> Workers::of(uint32_t uid, const std::string& job
                                             const wire::DeviceId& device) {
   const std::shared_ptr<std::mutex> starting = gate(uid, job, device);
   const std::lock_guard one_at_a_time(*starting);
+  std::shared_ptr<Worker> running;
   {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<Worker> running = find(uid, job, device)->worker.lock();
-    if (running != nullptr && running->alive()) return running;
+    running = find(uid, job, device)->worker.lock();
   }
+  if (running != nullptr && running->alive() && !running->over()) return running;
+  if (running != nullptr) running->see_off();
   CGX_ASSIGN_OR_RETURN(
       std::shared_ptr<Worker> worker,
       Worker::start({.program = program_, .job = job, .uid = uid, .device = device}));

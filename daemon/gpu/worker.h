@@ -87,7 +87,10 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
   void kill(const char* why = nullptr);  // "did not answer within 1 s"; null: it says so itself
   bool alive() const;
-  bool found_dead() const { return found_dead_.load(); }  // by whoever asked for something
+  // It has died, or is about to: nobody else gets it.
+  bool over() const { return over_.load() || found_dead_.load(); }
+  void write_off() { over_ = true; }
+  void see_off();             // once it is over: waits until it is gone, or for 5 s
   std::string death() const;  // "cgxd-gpu (process 7, GPU ...) of job 'a' was killed by signal 9"
   const wire::DeviceId& device() const { return options_.device; }
   scheduler::GpuSnapshot shown() const;  // without its arenas
@@ -114,7 +117,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::string driver_;         // what it said of its GPU when it started
   bool mps_ = false;
   std::atomic<const char*> killed_for_{nullptr};
-  mutable std::atomic<bool> found_dead_{false};
+  mutable std::atomic<bool> found_dead_{false};  // by whoever asked for something
+  std::atomic<bool> over_{false};
   OwnMemfd channel_;
   UniqueFd doorbell_, notifier_, socket_, pidfd_;
   int pid_ = 0;

@@ -427,7 +427,7 @@ int WorkerSite::poll(SiteEvents& events, uint64_t now_ns) {
   int answered = 0;
   while (take_answer(events)) ++answered;
   flush();
-  if (lost_.ok() && (worker_->found_dead() || now_ns - looked_ns_ >= kLookNs)) {
+  if (lost_.ok() && (worker_->over() || now_ns - looked_ns_ >= kLookNs)) {
     const uint64_t passed_ns = now_ns - std::exchange(looked_ns_, now_ns);
     const bool hangs = !beats(passed_ns);
     if (hangs) worker_->kill("has not answered for 30 s");
@@ -531,14 +531,16 @@ void WorkerSite::answer(SiteEvents& events, Ticket ticket, SiteAnswer answer,
   events.site_answered(ticket, answer);
 }
 
-// Whoever finds its worker dead starts another, whose memory may come before the next look.
+// Whoever finds its worker dead, or about to die, starts another, whose memory may come before the
+// next look.
 Status WorkerSite::lost() const {
-  if (!lost_.ok() || !worker_->found_dead()) return lost_;
+  if (!lost_.ok() || !worker_->over()) return lost_;
   return {StatusCode::kDEVICE_LOST, worker_->death()};
 }
 
 void WorkerSite::lose(const Status& why) {
   lost_ = why;
+  worker_->write_off();
   unsent_.clear();
   for (const auto& [ticket, asked] : asked_) {
     const bool known =

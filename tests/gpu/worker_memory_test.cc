@@ -252,6 +252,33 @@ TEST_F(WorkerMemory, AWorkerWhoseGpuHasFailedEndsWhateverItWasAsked) {
   EXPECT_TRUE(ends(*idle)) << "nobody has asked it anything";
 }
 
+// A process that has said its last word is there until the kernel has closed all that it had.
+TEST_F(WorkerMemory, WhoeverComesWhileAWorkerDiesGetsAnother) {
+  if (std::getenv("CGX_STANDIN") == nullptr) GTEST_SKIP() << "a GPU does not fail on demand";
+  const ScratchDirectory folder;
+  const std::string program = folder.path() + "/cgxd-gpu";
+  std::ofstream(program) << "#!/bin/sh\n"
+                         << "export CGX_STANDIN=\"$CGX_STANDIN fail=cuMemsetD32Async:1=719\"\n"
+                         << CGXD_GPU << "\n"
+                         << "exec 3>&-\n"
+                         << "exec sleep 1\n";
+  ASSERT_EQ(::chmod(program.c_str(), 0755), 0);
+  Workers workers(program);
+  const auto failed = workers.of(0, "a", uuid_);
+  ASSERT_TRUE(failed.ok()) << failed.status().to_string();
+  EXPECT_EQ((*failed)->make_residual(16).status().code(), StatusCode::kDEVICE_LOST);
+  const auto killed = workers.of(0, "a", uuid_);
+  ASSERT_TRUE(killed.ok()) << killed.status().to_string();
+  EXPECT_NE(*failed, *killed);
+  EXPECT_FALSE((*failed)->alive()) << "and so has the GPU's memory";
+  EXPECT_TRUE((*killed)->reserve_work(1, 4096).ok());
+  (*killed)->kill();
+  const auto last = workers.of(0, "a", uuid_);
+  ASSERT_TRUE(last.ok()) << last.status().to_string();
+  EXPECT_NE(*killed, *last);
+  EXPECT_TRUE((*last)->reserve_work(1, 4096).ok());
+}
+
 TEST_F(WorkerMemory, WorkMemoryGrowsAndIsRefusedWithItsSize) {
   const auto worker = start();
   EXPECT_TRUE(worker->reserve_work(2, 4096).ok());
