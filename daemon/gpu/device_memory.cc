@@ -36,6 +36,12 @@ uint64_t random_pattern() {
   return pattern;
 }
 
+// What drivers answer to a sound handle where the machine lets none through.
+bool lets_none_through(device::CUresult answer) {
+  return answer == device::CUDA_ERROR_INVALID_CONTEXT || answer == device::CUDA_ERROR_MAP_FAILED ||
+         answer == device::CUDA_ERROR_INVALID_HANDLE || answer == device::CUDA_ERROR_TOO_MANY_PEERS;
+}
+
 constexpr uint64_t kPageBytes = uint64_t{wire::kWordsMax} * wire::kWordBytes;
 
 // From one slot of a residual to the other. Whoever encodes into the first one fills it up to eight
@@ -165,11 +171,17 @@ Status DeviceMemory::import_ipc(const WorkerPacket& packet, Arena& arena) {
   device::CUipcMemHandle handle;
   std::memcpy(handle.reserved, packet.handle.data(), sizeof(handle.reserved));
   const std::string what = "the arena of " + text(packet.bytes) + " bytes by its handle";
-  const Status opened = driver_.check(
-      driver_.cuIpcOpenMemHandle(&arena.base, handle, device::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-      what);
+  const device::CUresult answer =
+      driver_.cuIpcOpenMemHandle(&arena.base, handle, device::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  const Status opened = driver_.check(answer, what);
   if (!opened.ok()) {
     arena.base = 0;
+    if (lets_none_through(answer)) {
+      return {StatusCode::kUNIMPLEMENTED,
+              opened.message() +
+                  " (the GPU's worker may not open memory of this process: is either in a "
+                  "container, or another user's?)"};
+    }
     const bool theirs = opened.code() == StatusCode::kINTERNAL;
     return theirs ? invalid_argument(opened.message()) : opened;
   }

@@ -157,6 +157,18 @@ TEST_F(WorkerMemory, AForgedHandleIsRefused) {
   EXPECT_EQ(added.status().code(), StatusCode::kINVALID_ARGUMENT) << refusal(added);
 }
 
+// UNIMPLEMENTED is what trainers copy their tensors for.
+TEST_F(WorkerMemory, AHandleThatTheMachineLetsNotThroughIsUnimplemented) {
+  if (std::getenv("CGX_STANDIN") == nullptr) GTEST_SKIP() << "a real machine lets it through";
+  const CUdeviceptr memory = allocate(4096);
+  for (const char* const code : {"201", "205", "400", "711"}) {
+    const auto worker = start_with(std::string(" fail=cuIpcOpenMemHandle:*=") + code);
+    const auto added = worker->add_arena(message_of(memory, 4096), words_.get(), -1);
+    EXPECT_EQ(added.status().code(), StatusCode::kUNIMPLEMENTED) << refusal(added);
+    EXPECT_NE(refusal(added).find("is either in a container"), std::string::npos);
+  }
+}
+
 TEST_F(WorkerMemory, AHandleReachesNoFurtherThanItsAllocation) {
   const auto worker = start();
   const CUdeviceptr memory = allocate(1 << 20);

@@ -488,6 +488,13 @@ class WithAGpuThatIsTaken(WithoutKernels):
     WHY = "opening the GPU: CUDA_ERROR_DEVICE_UNAVAILABLE"
 
 
+class BesideAContainer(WithoutKernels):
+    """Neither descriptors nor handles of the trainer's memory reach the worker."""
+
+    WORKER = f"{DAWDLING} without=vmm fail=cuIpcOpenMemHandle:*=201"
+    WHY = "by handle: .*CUDA_ERROR_INVALID_CONTEXT.*is either in a container, or another user's"
+
+
 @of_the_standin
 class Full(WorkerCase):
     """A GPU without memory for what a plan needs."""
