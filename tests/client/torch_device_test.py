@@ -118,7 +118,7 @@ class Closing(unittest.TestCase):
         with mock.patch.object(cgx._torch_device, "_module_of", lambda _: module):
             self.accelerator = cgx._torch_device.Accelerator(torch.device("cpu"))
         self.accelerator._side.push(lambda: self.gate.wait(20) and self.copied.set())
-        nothing = types.SimpleNamespace(close=lambda: None, stop=lambda: None)
+        nothing = types.SimpleNamespace(close=lambda: None, stop=lambda: True)
         self.exchange = types.SimpleNamespace(communicator=nothing, _later=nothing, _shared=nothing, _regions="memory",
                                               _accelerator=self.accelerator)
 
@@ -132,6 +132,19 @@ class Closing(unittest.TestCase):
             cgx._torch_exchange.Exchange.close(self.exchange)
             self.assertEqual(cgx._torch_device._kept, ["memory"])
         self.gate.set()
+
+    def test_a_copy_to_the_host_that_gets_stuck_ends_no_close_and_its_memory_is_kept(self):
+        later = self.exchange._later = cgx._torch_device.Later()
+        self.exchange._shared, handed_over = None, threading.Event()
+        later.put(lambda: self.gate.wait(20), handed_over.set, self.fail)
+        with mock.patch.multiple(cgx._torch_device, _COPIES_S=0.1, _kept=[]):
+            cgx._torch_exchange.Exchange.close(self.exchange)
+            self.assertEqual(cgx._torch_device._kept, ["memory"])
+            self.assertFalse(handed_over.is_set())
+            self.gate.set()
+            handed_over.wait(20)
+            cgx._torch_exchange.Exchange.close(self.exchange)
+            self.assertEqual(cgx._torch_device._kept, ["memory"], "nothing is stuck any more")
 
     def test_a_device_that_has_failed_is_not_waited_for(self):
         with mock.patch.object(self.accelerator._side, "query", side_effect=RuntimeError("CUDA error")):

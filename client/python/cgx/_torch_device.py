@@ -28,6 +28,10 @@ _COPIES_S, _LOOK_S = 10, 0.002  # as cgx_close
 _kept = []  # memory of streams that got stuck
 
 
+def keep_for_good(memory):
+    _kept.append(memory)
+
+
 def accelerator_of(device):
     """None for the CPU, and for what check_device() refuses."""
     if device.type == "cpu":
@@ -145,8 +149,7 @@ class Accelerator:
         end = time.monotonic() + _COPIES_S
         while not self._is_done():
             if time.monotonic() > end:
-                _kept.append(memory)
-                return
+                return keep_for_good(memory)
             time.sleep(_LOOK_S)
 
     def _is_done(self):
@@ -247,10 +250,14 @@ class Later:
             self._idle.wait_for(lambda: self._count == 0)
 
     def stop(self):
+        """Behind all that was said. False: a copy got stuck on its stream, and its thread still waits for it."""
         if self._thread is not None:
             self._entries.put(None)
-            self._thread.join()
+            self._thread.join(_COPIES_S)
+            if self._thread.is_alive():
+                return False
             self._thread = None
+        return True
 
     def _run(self):
         while (entry := self._entries.get()) is not None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from cgx._library import TensorOptions, ids_array, library
 from cgx._report import report
-from cgx._torch_device import Later, accelerator_of, all_finite, check_device, pin, scale
+from cgx._torch_device import Later, accelerator_of, all_finite, check_device, keep_for_good, pin, scale
 from cgx._torch_group import rendezvous
 from cgx.communicator import OPS
 from cgx.errors import CgxError, StepOrderError, UnsupportedGradientError, anew, check
@@ -363,9 +363,11 @@ class Exchange:
         try:
             self.communicator.close()
         finally:
-            self._later.stop()
+            over = self._later.stop()
             if self._shared is not None:
                 self._accelerator.keep(self._regions)
+            elif not over:
+                keep_for_good(self._regions)
 
     def seconds(self):
         """{layer: seconds from handing its bucket over to its result}, of the last pass with that bucket."""
