@@ -27,7 +27,7 @@ class Misuse(WithDaemon):
             with self.assertRaisesRegex(error, text):
                 session.empty(4, device=device)
         made = uuid.uuid4()
-        for device in (made, str(made), f"GPU-{made}"):
+        for device in (made, str(made), f"GPU-{made}", f"MIG-{made}"):
             self.assertEqual(device_id(device), made.bytes)
 
     def test_a_wrong_step_or_tensor_is_named(self):

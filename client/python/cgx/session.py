@@ -42,13 +42,13 @@ def _number(name: str, value: Any, most: int) -> int:
 
 
 def device_id(device: Any) -> bytes:
-    """Of a GPU's UUID, or its text as nvidia-smi prints it."""
+    """Of the UUID of a GPU or of a part of one (MIG), or its text as nvidia-smi prints it."""
     if isinstance(device, uuid.UUID):
         return device.bytes
     if not isinstance(device, str):
-        raise TypeError(f"device {device!r} must be the UUID of a GPU, as uuid.UUID or \"GPU-...\"")
+        raise TypeError(f"device {device!r} must be the UUID of a GPU, as uuid.UUID, \"GPU-...\" or \"MIG-...\"")
     try:
-        return uuid.UUID(device.removeprefix("GPU-")).bytes
+        return uuid.UUID(device.removeprefix("GPU-").removeprefix("MIG-")).bytes
     except ValueError:
         raise ValueError(f"device {device!r} must be the UUID of a GPU; nvidia-smi -L prints them") from None
 
@@ -202,7 +202,7 @@ class Session:
         there yet, or waits for it (a TimeoutError, or what torch's stores raise then, counts); put replaces an earlier value. first_step is the
         same on all ranks. timeout, in seconds or a timedelta, bounds every wait of the communicator; 0 or None: as the
         daemon has it (timeouts.communicator_ms, 30 minutes by default). meanwhile() is called some times a second while ranks join, in the main thread: what it raises ends
-        the wait. device is the UUID of this thread's GPU (a uuid.UUID, or "GPU-..." as nvidia-smi has it), where the
+        the wait. device is the UUID of this thread's GPU (a uuid.UUID, or "GPU-..." or "MIG-..." as nvidia-smi has it), where the
         daemon's worker then reduces the tensors: of fp32, fp16 and bf16, on all ranks of the machine.
         """
         from cgx.communicator import Communicator
