@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "client/deadline.h"
 #include "client/memory_limit.h"
 #include "client/no_signals.h"
 
@@ -138,6 +139,17 @@ ArenaSet::ArenaSet(uint64_t first_bytes, Announce announce, size_t arenas_max, D
       drop_(std::move(drop)),
       arenas_max_(arenas_max) {
   arenas_.reserve(arenas_max);
+}
+
+// All of them wait for one time, however many a worker that has died has left open.
+ArenaSet::~ArenaSet() {
+  if (abandoned_) return;
+  const Deadline until = deadline_in_ms(DeviceMemory::kWorkerEndsMs);
+  const MutexLock lock(mutex_);
+  for (const Arena& arena : arenas_) {
+    const bool there = arena.memory != nullptr && arena.memory->device() != nullptr;
+    if (there) arena.memory->device()->wait_at_end(until);
+  }
 }
 
 Result<void*> ArenaSet::allocate(uint64_t bytes, uint64_t alignment) {

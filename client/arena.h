@@ -96,6 +96,7 @@ class ArenaSet {
   using Drop = std::function<Status(uint32_t arena)>;
   ArenaSet(uint64_t first_bytes, Announce announce, size_t arenas_max = wire::kArenasMax,
            Drop drop = nullptr);
+  ~ArenaSet();
 
   Result<void*> allocate(uint64_t bytes, uint64_t alignment);
   // In memory of a device, of which `make` makes more.

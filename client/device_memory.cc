@@ -18,7 +18,6 @@ namespace cgx::client {
 namespace {
 
 constexpr uint64_t kPageBytes = uint64_t{wire::kWordsMax} * wire::kWordBytes;
-constexpr uint64_t kWorkerEndsMs = 1'000;
 constexpr uintptr_t kStreamOfThread = 2;  // CU_STREAM_PER_THREAD; the default one is null or 1
 
 Status no_words(const char* what) {
@@ -199,7 +198,7 @@ bool DeviceMemory::failed() const {
 // By handle: it must be closed there before it is freed here. The worker says so in word 0.
 bool DeviceMemory::worker_has_closed() const {
   const std::atomic_ref<uint32_t> gone(*reinterpret_cast<uint32_t*>(words_));
-  const Deadline limit = deadline_in_ms(kWorkerEndsMs);
+  const Deadline limit = waits_until_.value_or(deadline_in_ms(kWorkerEndsMs));
   while (gone.load() == 0 && Clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "client/deadline.h"
 #include "proto/device/driver.h"
 #include "proto/wire/mutex.h"
 #include "proto/wire/session_messages.h"
@@ -29,6 +30,7 @@ struct Ready {
 
 class DeviceMemory {
  public:
+  static constexpr uint64_t kWorkerEndsMs = 1'000;
   // Of the device whose context is current, which must be the one named. UNIMPLEMENTED where the
   // driver or the device cannot share memory that way.
   static Result<std::unique_ptr<DeviceMemory>> create(const device::Driver& driver,
@@ -60,6 +62,8 @@ class DeviceMemory {
   Status put_back() const;
   // The worker has closed it.
   void dropped() { announced_ = false; }
+  // So long its end waits for the worker to close it; a second where nobody says so.
+  void wait_at_end(Deadline until) { waits_until_ = until; }
 
   // Enqueues the write behind what is on the stream. INVALID_ARGUMENT for the default stream of
   // another context. UNIMPLEMENTED where streams write no words, the handle is not one stream's, or
@@ -107,6 +111,7 @@ class DeviceMemory {
   std::byte* words_ = nullptr;
   bool pinned_ = false, announced_ = false, imported_ = false;
   uint64_t pattern_ = 0, pattern_at_ = 0;
+  std::optional<Deadline> waits_until_;
   uint64_t before_ = 0;  // what was where the pattern goes
   Mutex mutex_;
   struct Stream {

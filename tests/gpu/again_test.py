@@ -1,8 +1,10 @@
 """What comes after something has failed, in the same job and on the same GPU: real daemons, the stand-in driver."""
 
 import os
+import signal
 import unittest
 
+from cluster_case import figure
 from worker_test import HERE, WorkerCase
 
 
@@ -43,6 +45,23 @@ class Joining(AgainCase):
         self.assertEqual(said[0], said[1])
         self.assertRegex(said[0][0], "^sum ")
         self.no_workers_left()
+
+
+class WorkerDied(AgainCase):
+    def kill_workers(self):
+        for pid in self.workers():
+            os.kill(pid, signal.SIGKILL)
+        self.no_workers_left()
+
+    def test_a_session_closes_within_a_second_however_much_it_has_imported(self):
+        ranks = self.ranks("bereft", 1)
+        self.at(ranks, "ready")
+        self.kill_workers()
+        lost, closed = self.rest(ranks)[0]
+        self.assertRegex(lost, "^lost: (slow )?DeviceLostError ")
+        seconds = float(closed.split()[1])
+        figure("a session with eight imports of a dead worker closes", seconds, 2.0)
+        self.assertLess(seconds, 2.0)
 
 
 if __name__ == "__main__":

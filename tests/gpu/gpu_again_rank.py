@@ -4,6 +4,7 @@
 """
 
 import sys
+import time
 
 from gpu_arrays import Cuda
 from gpu_rank import Folder, say, values_of
@@ -54,7 +55,24 @@ def refused(rank):
         array.free()
 
 
-PARTS = {"refused": refused}
+def bereft(rank):
+    """A session with many imports closes when their worker has died; says how long that takes."""
+    session = rank.session()
+    comm = rank.meet(session, "first")
+    arrays = [rank.cuda.array(values_of(rank.rank, number, (5000,), "float32")) for number in range(8)]
+    for array in arrays:
+        session.import_(array, rank.device)
+    at_a_line("ready")
+    attempt("lost", lambda: reduced(comm, arrays[0], rank.stream))
+    comm.close()
+    began = time.perf_counter()
+    session.close()
+    print("closed", time.perf_counter() - began, flush=True)
+    for array in arrays:
+        array.free()
+
+
+PARTS = {"refused": refused, "bereft": bereft}
 
 
 def main(kind, rank, ranks, folder, job, part):
