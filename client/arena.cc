@@ -21,7 +21,8 @@ namespace cgx::client {
 namespace {
 
 constexpr uint64_t kArenaGranule = 2 << 20;
-constexpr uint64_t kPieceBytes = 64 << 20;  // allocated at a time
+constexpr uint64_t kPieceBytes = 64 << 20;        // allocated at a time
+constexpr uint64_t kFirstOnDeviceMax = 64 << 20;  // whatever the host's first arena has
 constexpr uint64_t kArenaBytesMax = 1ull << 46;
 constexpr uint64_t kAlignmentMax = 4096;             // a page: mappings are aligned to no more
 constexpr uint64_t kImportAlignment = 64;            // as the allocator's
@@ -239,10 +240,14 @@ Status ArenaSet::add_on(const wire::DeviceId& device, uint64_t bytes, const Make
 // The ways that memory of a GPU can go, in the order in which they are tried.
 Status ArenaSet::try_ways(uint64_t bytes, const MakeDevice& make) {
   if (count() == arenas_max_) return full(bytes);
-  const uint64_t wanted = ArenaGrowth{.need = bytes, .first = first_bytes_, .mapped = 0}.bytes();
+  const uint64_t first_bytes = std::min(first_bytes_, kFirstOnDeviceMax);
+  const uint64_t wanted = ArenaGrowth{.need = bytes, .first = first_bytes, .mapped = 0}.bytes();
   Status first;
   for (const wire::ArenaWay way : {wire::ArenaWay::kVmm, wire::ArenaWay::kIpc}) {
     Result<std::unique_ptr<DeviceMemory>> made = make(way, wanted);
+    const bool too_large =
+        made.status().code() == StatusCode::kRESOURCE_EXHAUSTED && wanted > bytes;
+    if (too_large) made = make(way, bytes);
     Status status = made.status();
     if (status.ok()) status = announce(std::make_shared<ArenaMemory>(*std::move(made)));
     if (status.ok()) return {};

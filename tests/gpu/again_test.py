@@ -5,6 +5,7 @@ import signal
 import unittest
 
 from cluster_case import figure
+from gpu_driver import of_the_standin
 from worker_test import HERE, WorkerCase
 
 
@@ -45,6 +46,14 @@ class Joining(AgainCase):
         self.assertEqual(said[0], said[1])
         self.assertRegex(said[0][0], "^sum ")
         self.no_workers_left()
+
+
+@of_the_standin
+class FullGpu(AgainCase):
+    def test_an_arena_takes_no_more_of_a_gpu_than_there_is_or_is_needed(self):
+        for arena_bytes, memory in ((0, "60M"), (1 << 30, "160M")):
+            said = self.run_ranks(["arena"], f"full={arena_bytes}", words=f"memory={memory}", places=[0])[0].splitlines()
+            self.assertEqual([line.split()[2] for line in said], ["5000", str(5 << 20)], (arena_bytes, memory))
 
 
 class WorkerDied(AgainCase):

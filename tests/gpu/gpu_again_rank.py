@@ -1,6 +1,6 @@
 """One rank of again_test.py: what comes after something has failed, in a session of its own.
 
-    gpu_again_rank.py arena RANK RANKS FOLDER JOB PART
+    gpu_again_rank.py arena RANK RANKS FOLDER JOB PART[=ARGUMENT]
 """
 
 import sys
@@ -72,12 +72,22 @@ def bereft(rank):
         array.free()
 
 
-PARTS = {"refused": refused, "bereft": bereft}
+def full(rank, arena_bytes):
+    """On a GPU with little memory, where the first arena of a host may be larger than that."""
+    with rank.session(arena_bytes=int(arena_bytes)) as session, rank.meet(session, "first") as comm:
+        for elements in (5000, 5 << 20):
+            array = rank.shared(session, values_of(rank.rank, 1, (elements,), "float32"))
+            say(f"sum of {elements}", reduced(comm, array, rank.stream))
+            array.free()
+
+
+PARTS = {"refused": refused, "bereft": bereft, "full": full}
 
 
 def main(kind, rank, ranks, folder, job, part):
     one = Rank(rank, ranks, folder, job)
-    PARTS[part](one)
+    name, _, argument = part.partition("=")
+    PARTS[name](one, *filter(None, [argument]))
     one.cuda.destroy(one.stream)
 
 

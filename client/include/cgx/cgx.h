@@ -102,7 +102,8 @@ typedef struct cgx_open_options {
   const char* socket;
   /* NULL: $CGX_JOB, else "default". A job belongs to (user, name). */
   const char* job;
-  /* Size of the first arena; 0: 64 MiB. More are added on demand, 64 at most. */
+  /* Size of the first arena; 0: 64 MiB. More are added on demand, 64 at most. On a GPU the size of
+   * each that needs no more, up to 64 MiB, unless the GPU has less memory left. */
   uint64_t arena_bytes;
   /* 0: 10,000. Includes starting a daemon with CGX_AUTOSTART=1. */
   uint32_t connect_timeout_ms;
