@@ -421,10 +421,11 @@ Result<bool> ArenaSet::try_end_import(const void* memory) {
     Arena& arena = arenas_[number];
     const bool last = block->imports == 1;
     if (last && (block->holds > 0 || !idle)) return false;
-    if (--block->imports > 0) return true;
-    arena.allocator.release(block->offset);
-    if (arena.allocator.allocated_count() > 0) return true;
-    arena.usable = false;
+    if (!last || arena.allocator.allocated_count() > 1) {
+      if (--block->imports == 0) arena.allocator.release(block->offset);
+      return true;
+    }
+    arena.usable = false;  // this import is undone when the daemon has closed the arena
   }
   CGX_RETURN_IF_ERROR(drop_import(number));
   return true;
@@ -445,6 +446,7 @@ bool ArenaSet::on_device(const void* memory) {
   const auto index = find(memory);
   if (!index || arenas_[*index].memory->device() == nullptr || arenas_[*index].lost) return false;
   if (!arenas_[*index].imported()) return true;
+  if (!arenas_[*index].usable) return false;
   return arenas_[*index].allocator.find(arenas_[*index].offset_of(memory)) != nullptr;
 }
 
@@ -513,7 +515,7 @@ Result<ArenaPlace> ArenaSet::locate(const void* memory, uint64_t bytes, const ch
   Arena& arena = arenas_[*index];
   const uint64_t offset = arena.offset_of(memory);
   Allocator::Block* const block = arena.allocator.find(offset);
-  if (!block) {
+  if (!block || (arena.imported() && !arena.usable)) {
     return invalid_argument(
         std::string(what) +
         " is in the arena, but not in memory of cgx_arena_alloc; was it freed?");

@@ -123,7 +123,7 @@ Status IpcAgent::Connection::handle_open(const wire::PacketHeader& header,
       return add_arena(request, message, fds);
     }
     case SessionMessageType::kDropArena:
-      return forward<wire::DropArena>(request, body);
+      return drop_arena(request, body);
     case SessionMessageType::kMeet:
       return forward<wire::Meet>(request, body);
     case SessionMessageType::kCreateCommunicator:
@@ -157,6 +157,19 @@ Status IpcAgent::Connection::forward(uint32_t request, std::span<const std::byte
   return {};
 }
 
+// Who asks again has not waited long enough, and hears of it once.
+Status IpcAgent::Connection::drop_arena(uint32_t request, std::span<const std::byte> body) {
+  CGX_ASSIGN_OR_RETURN(const auto message, wire::decode_body<wire::DropArena>(body));
+  if (message.arena < wire::kArenasMax) {
+    const auto [place, first] = dropped_.try_emplace(message.arena, Drop{.first = request});
+    place->second.last = request;
+    if (place->second.closed) return send({}, request);
+    if (!first) return {};
+  }
+  ask(request, message);
+  return {};
+}
+
 Status IpcAgent::Connection::add_arena(uint32_t request, const wire::AddArena& message,
                                        std::vector<UniqueFd>& fds) {
   const bool device = message.kind == wire::ArenaKind::kDevice;
@@ -180,6 +193,7 @@ Status IpcAgent::Connection::add_arena(uint32_t request, const wire::AddArena& m
         request);
   }
   arenas_.set(message.arena);
+  dropped_.erase(message.arena);
   if (device) {
     import_on_gpu(request, message, std::exchange(fds, {}));
   } else {
@@ -245,7 +259,11 @@ Status IpcAgent::Connection::on_mapped(uint32_t request, ArenaMapped mapped) {
 Status IpcAgent::Connection::on_dropped(uint32_t request, ArenaDropped dropped) {
   if (dropped.device == nullptr) {
     arenas_.reset(dropped.arena);
-    return send({dropped.why.code(), dropped.why.message(), 0, 0}, request);
+    Drop& drop = dropped_[dropped.arena];
+    drop.closed = dropped.why.ok();
+    const uint32_t last = drop.last;
+    if (!drop.closed) dropped_.erase(dropped.arena);
+    return send({dropped.why.code(), dropped.why.message(), 0, 0}, last);
   }
   agent_.users_.run(holder_, [inbox = agent_.inbox_, serial = serial_, request,
                               dropped = std::move(dropped)]() mutable {
@@ -267,6 +285,7 @@ Status IpcAgent::Connection::on_answer(uint32_t /*request*/, const Opened&) {
 }
 
 Status IpcAgent::Connection::on_answer(uint32_t request, const wire::Reply& reply) {
+  std::erase_if(dropped_, [request](const auto& each) { return each.second.first == request; });
   return send(reply, request);
 }
 

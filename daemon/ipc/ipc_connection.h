@@ -4,6 +4,7 @@
 
 #include <bitset>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -63,6 +64,7 @@ class IpcAgent::Connection {
   Status handle_open(const wire::PacketHeader& header, std::span<const std::byte> body,
                      std::vector<UniqueFd>& fds);
   Status hello(uint32_t request, const wire::Hello& hello, UniqueFd& pidfd);
+  Status drop_arena(uint32_t request, std::span<const std::byte> body);
   Status add_arena(uint32_t request, const wire::AddArena& message, std::vector<UniqueFd>& fds);
   void map_on_host(uint32_t request, const wire::AddArena& message, UniqueFd memory);
   void import_on_gpu(uint32_t request, const wire::AddArena& message, std::vector<UniqueFd> fds);
@@ -91,6 +93,11 @@ class IpcAgent::Connection {
   ClientEnds ends_;  // until Welcome has been sent
   uint32_t hello_request_ = 0;
   std::bitset<wire::kArenasMax> arenas_;
+  struct Drop {
+    uint32_t first = 0, last = 0;  // requests
+    bool closed = false;
+  };
+  std::map<uint32_t, Drop> dropped_;  // by arena, until the number is another one's
   uint64_t arena_bytes_ = 0;
 };
 

@@ -253,6 +253,27 @@ TEST_F(IpcAgentTest, HandsOnADroppedArenaAndAnswersWhenItIsClosed) {
   EXPECT_EQ(reply.message, "its worker died");
 }
 
+// A client whose time was up before the arena was closed.
+TEST_F(IpcAgentTest, WhoeverDropsAnArenaOnceMoreHearsWhenItIsClosed) {
+  start();
+  RawClient client = open_session();
+  client.send(wire::DropArena{.arena = 5}, 8);
+  const SessionRequest request = host.next<wire::DropArena>().first;
+  client.send(wire::DropArena{.arena = 5}, 9);
+  client.send(wire::Meet{}, 10);
+  host.next<wire::Meet>();  // so the second one has been read
+  agent->answer({request.session, 8, ArenaDropped{"uid 0", 5, nullptr, {}}});
+  for (const uint32_t asked : {9u, 11u}) {
+    const auto reply = client.receive();
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_EQ(reply->header.request, asked);
+    EXPECT_EQ(wire::decode_body<wire::Reply>(reply->body)->code, StatusCode::kOK);
+    if (asked == 9) client.send(wire::DropArena{.arena = 5}, 11);
+  }
+  client.send(wire::DropArena{.arena = 6}, 12);
+  EXPECT_EQ(host.next<wire::DropArena>().second->arena, 6u) << "asked of the data agent twice";
+}
+
 TEST_F(IpcAgentTest, RefusesArenasElsewhereByNameAndKeepsTheSession) {
   options.gpu_worker = "/nowhere/cgxd-gpu";
   start();
