@@ -30,6 +30,7 @@ namespace {
 
 constexpr uint64_t kEndsWithinNs = 1'000'000'000;
 constexpr uint64_t kLookNs = 100'000'000;
+constexpr uint64_t kGoneWithinNs = 10'000'000'000;  // a process that has been killed
 // A driver whose queue is full holds its caller up until a trainer's GPU has caught up.
 constexpr uint64_t kBeatsWithinNs = 30'000'000'000;
 constexpr uint64_t kLoadingShare = 4;  // of the time in which kernels are loaded counts a quarter
@@ -445,6 +446,8 @@ int WorkerSite::poll(SiteEvents& events, uint64_t now_ns) {
     lose({StatusCode::kDEVICE_LOST, worker_->name() + " did not end what had failed within 1 s"});
   }
   if (late) ended_by_ns_ = UINT64_MAX;
+  const bool waits = !lost_.ok() && !asked_.empty();
+  if (waits && (!worker_->alive() || now_ns >= gone_by_ns_)) refuse_asked();
   for (auto& [ticket, why] : std::exchange(refused_, {})) {
     answer(events, ticket, {.status = why});
     ++answered;
@@ -471,6 +474,7 @@ uint64_t WorkerSite::first_ended_by_ns() const {
 
 uint64_t WorkerSite::next_answer_ns() const {
   if (!refused_.empty() || !unsent_.empty()) return 0;
+  if (!lost_.ok()) return asked_.empty() ? UINT64_MAX : gone_by_ns_;
   const bool looks = !asked_.empty() || worker_->waits();
   return looks ? std::min(ended_by_ns_, looked_ns_ + kLookNs) : ended_by_ns_;
 }
@@ -542,11 +546,19 @@ void WorkerSite::lose(const Status& why) {
   lost_ = why;
   worker_->write_off();
   unsent_.clear();
+  ended_by_ns_ = UINT64_MAX;
+  gone_by_ns_ = now_ns_ + kGoneWithinNs;
+}
+
+// Once its process is dead: until then the GPU may run what it has begun, and whoever is answered
+// may use its memory again.
+void WorkerSite::refuse_asked() {
+  gone_by_ns_ = UINT64_MAX;
   for (const auto& [ticket, asked] : asked_) {
     const bool known =
         std::any_of(refused_.begin(), refused_.end(),
                     [ticket = ticket](const auto& each) { return each.first == ticket; });
-    if (!known) refused_.emplace_back(ticket, why);
+    if (!known) refused_.emplace_back(ticket, lost_);
   }
 }
 

@@ -5,8 +5,8 @@
 //
 // Frames lie in staging memory that the worker has too. A worker that dies, does not answer within
 // a second of end(), or stands still for half a minute with jobs to do, is lost: whatever was asked
-// is answered DEVICE_LOST, and so is everything that is asked from then on. Thread rule: as every
-// site.
+// is answered DEVICE_LOST when its process is dead, or after 10 s, and everything that is asked
+// from then on at once. Thread rule: as every site.
 #pragma once
 
 #include <deque>
@@ -80,6 +80,7 @@ class WorkerSite final : public scheduler::Site {
   void flush();
   bool beats(uint64_t passed_ns);
   void lose(const Status& why);
+  void refuse_asked();
   uint64_t first_ended_by_ns() const;
   void answer(scheduler::SiteEvents& events, scheduler::Ticket ticket, scheduler::SiteAnswer answer,
               const Findings& found = {});
@@ -97,6 +98,7 @@ class WorkerSite final : public scheduler::Site {
   uint32_t operations_ = 0;
   uint64_t now_ns_ = 0;
   uint64_t ended_by_ns_ = UINT64_MAX;  // when something that was ended must be answered
+  uint64_t gone_by_ns_ = UINT64_MAX;   // the process of a worker that is lost, at the latest
   uint64_t looked_ns_ = 0;             // whether the worker lives
   uint32_t beat_ = 0;                  // of the worker, then
   uint64_t silent_ns_ = 0;             // so long it has had the same one, with something to do

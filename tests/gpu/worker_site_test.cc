@@ -153,6 +153,8 @@ class WorkerSites : public SitesTest {
   }
   void site_answered(Ticket ticket, const SiteAnswer& answer) override {
     answers_[ticket] = answer;
+    const bool may_write = answer.status.code() == StatusCode::kDEVICE_LOST && worker_->alive();
+    EXPECT_FALSE(may_write) << "in the ranks' memory";
   }
   void signal_worker(int signal) {
     ASSERT_EQ(::syscall(SYS_pidfd_send_signal, worker_->pidfd(), signal, nullptr, 0), 0);
