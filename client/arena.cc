@@ -450,6 +450,12 @@ bool ArenaSet::on_device(const void* memory) {
   return arenas_[*index].allocator.find(arenas_[*index].offset_of(memory)) != nullptr;
 }
 
+bool ArenaSet::lost(const void* memory) {
+  const MutexLock lock(mutex_);
+  const auto index = find(memory);
+  return index && arenas_[*index].lost;
+}
+
 void ArenaSet::drop(uint8_t arena, Allocator::Block& block) {
   if (abandoned_) return;
   const MutexLock lock(mutex_);

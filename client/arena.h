@@ -125,6 +125,8 @@ class ArenaSet {
   bool idle();
   // Whether a device's worker has it.
   bool on_device(const void* memory);
+  // Whether one that has died had it.
+  bool lost(const void* memory);
   // At once, or with the last hold on it.
   Status release(const void* memory);
   // INVALID_ARGUMENT unless the whole range lies in one allocation; `what` names it in the message.

@@ -54,6 +54,10 @@ Status Communicator::place_home(Tensor& tensor, void* home) {
   CGX_RETURN_IF_ERROR(check_aligned("the home of tensor " + tensor.description.name, home,
                                     dtype_bytes(tensor.description.dtype)));
   auto place = session_.arenas().locate(home, tensor.bytes, "its home");
+  if (place.ok() && session_.arenas().lost(home)) {
+    place = invalid_argument(
+        "its home lies in memory that a GPU worker had which has died: allocate or import it anew");
+  }
   if (!place.ok()) {
     return naming(place.status(), "tensor " + tensor.description.name, tensor.description.elements,
                   tensor.description.dtype);

@@ -72,6 +72,17 @@ class WorkerDied(AgainCase):
         figure("a session with eight imports of a dead worker closes", seconds, 2.0)
         self.assertLess(seconds, 2.0)
 
+    def test_memory_of_a_dead_worker_is_no_home_and_says_so_on_its_rank(self):
+        ranks = self.ranks("homes")
+        self.at(ranks, "ready")
+        self.kill_workers()
+        for lines in self.rest(ranks):
+            wanted = ("lost: .*DeviceLostError ", "old: .*InvalidArgumentError .*tensor tensor of 5000 fp32: its home lies in memory that "
+                      "a GPU worker had which has died", "new: (slow )?OK", "committed: (slow )?OK")
+            self.assertEqual(len(lines), len(wanted))
+            for line, want in zip(lines, wanted):
+                self.assertRegex(line, f"^{want}")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -3,6 +3,7 @@
     gpu_again_rank.py arena RANK RANKS FOLDER JOB PART[=ARGUMENT]
 """
 
+import ctypes
 import sys
 import time
 
@@ -11,6 +12,10 @@ from gpu_rank import Folder, say, values_of
 from gpu_worker_rank import Shared, attempt, reduced, uuid_of
 
 import cgx
+from cgx._arrays import dtype_number
+from cgx._library import TensorOptions, library
+
+FP32 = dtype_number("fp32")
 
 
 class Rank:
@@ -81,7 +86,33 @@ def full(rank, arena_bytes):
             array.free()
 
 
-PARTS = {"refused": refused, "bereft": bereft, "full": full}
+def register_home(comm, array):
+    """As C programs do: an array on a GPU that is a tensor's home."""
+    shape = (ctypes.c_uint64 * 1)(array.shape[0])
+    options = TensorOptions(name=b"tensor", dtype=FP32, dims=1, shape=shape, home=array.address)
+    comm._do(library.cgx_register, ctypes.byref(options), ctypes.byref(ctypes.c_uint32()))
+
+
+def homes(rank):
+    """Homes in memory that a worker had which has died, and then in memory that its successor has."""
+    values = values_of(rank.rank, 1, (5000,), "float32")
+    with rank.session() as session:
+        with rank.meet(session, "first") as comm:
+            array = rank.shared(session, values)
+            register_home(comm, array)
+            comm.commit()
+            at_a_line("ready")
+            attempt("lost", lambda: reduced(comm, array, rank.stream))
+        with rank.meet(session, "second") as comm:
+            attempt("old", lambda: register_home(comm, array))
+            array.free()
+            array = rank.shared(session, values)
+            attempt("new", lambda: register_home(comm, array))
+            attempt("committed", comm.commit)
+            array.free()
+
+
+PARTS = {"homes": homes, "refused": refused, "bereft": bereft, "full": full}
 
 
 def main(kind, rank, ranks, folder, job, part):
