@@ -1,0 +1,196 @@
+// Ranks without a store of their own: they meet at CGX_LEADER, which rank 0 serves.
+#include <dlfcn.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "tests/client/ranks.h"
+
+namespace {
+
+std::atomic<int> resolver_answers{0};  // 0: as the system's
+std::atomic<int> resolver_asked{0};
+
+}  // namespace
+
+// The program's own, which libcgx asks instead of the system's.
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  static const auto of_system =
+      reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  ++resolver_asked;
+  const int answer = resolver_answers;
+  return answer != 0 ? answer : of_system(host, service, hints, found);
+}
+
+namespace cgx::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// 127.0.0.1 and a port that was free a moment ago, none of those that the system gives to others.
+std::string free_address() {
+  std::mt19937 random(static_cast<uint32_t>(::getpid()));
+  for (;;) {
+    const auto port = static_cast<uint16_t>(20'000 + random() % 12'000);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    const bool free = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(fd);
+    if (free) return "127.0.0.1:" + std::to_string(port);
+  }
+}
+
+class LeaderTest : public RanksTest {
+ protected:
+  LeaderTest() { ::setenv("CGX_LEADER", address_.c_str(), 1); }
+  ~LeaderTest() override { ::unsetenv("CGX_LEADER"); }
+  cgx_status meet(cgx_session* session, uint32_t rank, uint32_t size, cgx_comm** comm,
+                  uint64_t timeout_ms = 10'000) {
+    cgx_comm_options options{.size = sizeof(options)};
+    options.name = "led";
+    options.rank = rank;
+    options.ranks = size;
+    options.timeout_ms = timeout_ms;
+    return cgx_comm_create(session, &options, comm);
+  }
+  const std::string address_ = free_address();
+};
+
+TEST_F(LeaderTest, RanksWithoutAStoreMeetThere) {
+  constexpr uint32_t kRanks = 4;
+  cgx_session* sessions[kRanks];
+  cgx_comm* comms[kRanks] = {};
+  for (cgx_session*& session : sessions) session = open_session();
+  for (int again = 0; again < 2; ++again) {
+    std::vector<std::thread> ranks;
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      ranks.emplace_back([&, rank] {
+        EXPECT_OK(meet(sessions[rank], rank, kRanks, &comms[rank])) << cgx_last_error();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    for (cgx_comm* comm : comms) EXPECT_OK(cgx_comm_close(comm));
+    if (daemon_) {
+      while (daemon_->communicators() != 0) std::this_thread::yield();
+    }
+  }
+  for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, AChildThatLivesOnDoesNotKeepTheDoor) {
+  int ends[2], begins[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::pipe(begins), 0);
+  pid_t child = 0;
+  char byte = 0;
+  for (int again = 0; again < 2; ++again) {
+    cgx_session* sessions[] = {open_session(), open_session()};
+    cgx_comm* comms[2] = {};
+    std::thread first([&] { EXPECT_OK(meet(sessions[0], 0, 2, &comms[0])) << cgx_last_error(); });
+    EXPECT_OK(meet(sessions[1], 1, 2, &comms[1])) << cgx_last_error();
+    first.join();
+    if (again == 0) {
+      child = ::fork();
+      if (child == 0) {
+        ::close(ends[1]);
+        if (::write(begins[1], &byte, 1) != 1) ::_exit(1);
+        ::_exit(static_cast<int>(::read(ends[0], &byte, 1)));
+      }
+      ASSERT_EQ(::read(begins[0], &byte, 1), 1);  // until then it has the door, too
+    }
+    for (cgx_comm* comm : comms) EXPECT_OK(cgx_comm_close(comm));
+    for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
+  }
+  for (const int end : {ends[1], ends[0], begins[0], begins[1]}) ::close(end);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST_F(LeaderTest, OneThatNeverComesIsNamed) {
+  cgx_session* session = open_session();
+  cgx_comm* comm = nullptr;
+  EXPECT_EQ(meet(session, 1, 2, &comm, 200), CGX_TIMED_OUT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("nobody serves at CGX_LEADER=" + address_));
+  EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, NameThatBecomesKnownLaterIsWaitedFor) {
+  resolver_answers = EAI_NONAME;
+  resolver_asked = 0;
+  cgx_session* sessions[] = {open_session(), open_session()};
+  cgx_comm* comms[2] = {};
+  std::atomic<bool> over{false};
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      EXPECT_OK(meet(sessions[rank], rank, 2, &comms[rank])) << cgx_last_error();
+      over = true;
+    });
+  }
+  while (resolver_asked < 5 && !over) std::this_thread::yield();
+  resolver_answers = 0;
+  for (std::thread& rank : ranks) rank.join();
+  for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, NameThatStaysUnknownIsToldInTime) {
+  cgx_session* session = open_session();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    for (const int answer : {EAI_NONAME, EAI_AGAIN}) {
+      resolver_answers = answer;
+      cgx_comm* comm = nullptr;
+      EXPECT_EQ(meet(session, rank, 2, &comm, 200), CGX_TIMED_OUT);
+      EXPECT_THAT(cgx_last_error(), AllOf(HasSubstr("nobody serves at CGX_LEADER=" + address_),
+                                          HasSubstr(::gai_strerror(answer))));
+    }
+  }
+  resolver_answers = 0;
+  EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, GarbageEndsItsConnectionOnly) {
+  cgx_session* session = open_session();
+  cgx_comm* comm = nullptr;
+  std::thread first([&] { EXPECT_OK(meet(session, 0, 2, &comm)) << cgx_last_error(); });
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  place.sin_port = htons(static_cast<uint16_t>(std::stoi(address_.substr(10))));
+  int fd = -1;
+  do {
+    ::close(fd);
+    fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  } while (::connect(fd, reinterpret_cast<sockaddr*>(&place), sizeof place) != 0);
+  EXPECT_EQ(::send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
+  char byte = 0;
+  EXPECT_LE(::recv(fd, &byte, 1, 0), 0);
+  ::close(fd);
+  cgx_session* other = open_session();
+  cgx_comm* second = nullptr;
+  EXPECT_OK(meet(other, 1, 2, &second)) << cgx_last_error();
+  first.join();
+  EXPECT_OK(cgx_close(session));
+  EXPECT_OK(cgx_close(other));
+}
+
+TEST_F(LeaderTest, WrongAddressIsNamed) {
+  ::setenv("CGX_LEADER", "nowhere", 1);
+  cgx_session* session = open_session();
+  cgx_comm* comm = nullptr;
+  EXPECT_EQ(meet(session, 1, 2, &comm), CGX_INVALID_ARGUMENT);
+  EXPECT_THAT(cgx_last_error(), HasSubstr("CGX_LEADER=nowhere is not host:port"));
+  EXPECT_OK(cgx_close(session));
+}
+
+}  // namespace
+}  // namespace cgx::testing
