@@ -125,7 +125,7 @@ Status Communicator::join(const cgx_comm_options& options) {
                                    .name = name_,
                                    .rank = options.rank,
                                    .first_step = options.first_step,
-                                   .timeout_ms = options.timeout_ms,
+                                   .timeout_ms = std::min(options.timeout_ms, kTimeoutMsMax),
                                    .meeting = agreement.number,
                                    .job_key = agreement.job_key,
                                    .arena = arena,

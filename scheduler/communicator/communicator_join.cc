@@ -11,6 +11,7 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr uint32_t kRanksMax = 4096;
+constexpr uint64_t kTimeoutMsMax = 365ull * 24 * 3600 * 1000;  // longer means the same
 
 Status check(const wire::CreateCommunicator& message) {
   if (message.name.empty() || message.name.size() > wire::kNameBytesMax) {
@@ -131,8 +132,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
   std::unique_ptr<Communicator> made(new Communicator(std::move(members), message, port));
   CGX_RETURN_IF_ERROR(made->pool_.reserve(slabs));
   made->call_slabs_ = slabs;
-  made->timeout_ns_ =
-      message.timeout_ms != 0 ? message.timeout_ms * 1'000'000 : options.timeouts.communicator_ns;
+  made->timeout_ns_ = message.timeout_ms != 0
+                          ? std::min(message.timeout_ms, kTimeoutMsMax) * 1'000'000
+                          : options.timeouts.communicator_ns;
   return made;
 }
 

@@ -273,6 +273,7 @@ void FakeDaemon::meet(Session& session, uint32_t request, const wire::Meet& mess
 
 void FakeDaemon::create(Session& session, uint32_t request,
                         const wire::CreateCommunicator& message) {
+  timeout_ms_ = message.timeout_ms;
   auto& comm = comms_[session.job + "/" + message.name];
   if (!comm) {
     comm = std::make_unique<Comm>();

@@ -60,6 +60,7 @@ class FakeDaemon {
   size_t communicators() const { return comm_count_; }
   size_t committing() const { return committing_count_; }  // ranks that wait for the others
   size_t dropped_steps() const { return dropped_count_; }  // ranks' words, each counted once
+  uint64_t timeout_ms() const { return timeout_ms_; }      // of the latest communicator
   size_t waiting() const { return waiting_count_; }  // sessions with a thread asleep on its futex
 
  private:
@@ -103,7 +104,7 @@ class FakeDaemon {
       keeps_memory_{false};
   std::atomic<std::chrono::milliseconds> pause_{std::chrono::milliseconds(0)};
   std::atomic<uint16_t> fail_next_{0};
-  std::atomic<uint64_t> doorbells_{0};
+  std::atomic<uint64_t> doorbells_{0}, timeout_ms_{0};
   std::atomic<size_t> session_count_{0}, comm_count_{0}, waiting_count_{0}, committing_count_{0},
       dropped_count_{0};
   bool used_ = false;

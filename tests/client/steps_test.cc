@@ -51,6 +51,13 @@ TEST_F(StepsTest, TellsTheTimeOutThatBoundsWaits) {
   EXPECT_EQ(timeout_ms, 1'800'000u);
 }
 
+TEST_F(StepsTest, ATimeOutThatSaysForEverReachesTheDaemonAsAYear) {
+  open_ranks(1, 0, uint64_t{1} << 62);
+  add_tensors(1, 8);
+  if (!daemon_) return;
+  EXPECT_EQ(daemon_->timeout_ms(), 365ull * 24 * 3600 * 1000);
+}
+
 TEST_F(StepsTest, RunsManyStepsInARowFromTheFirstNumber) {
   open_ranks(2, 5);
   add_tensors(20, 16);

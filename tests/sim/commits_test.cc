@@ -448,6 +448,17 @@ TEST(Commit, TakesNothingOfAStepWhileItIsPending) {
   expect_reference(world.cluster, world.tensors, world.shape, 1);
 }
 
+TEST(Commit, ThatMayWaitForEverIsNotEndedByTheFirstLook) {
+  for (const uint64_t for_ever : {uint64_t{1} << 62, uint64_t{1} << 58, UINT64_MAX}) {
+    World world({1, 1}, {.timeout_ms = for_ever});
+    world.cluster.rank(0).replies.erase(Cluster::kCommit);
+    ask(world.cluster, 0, world.tensors, 5);
+    world.cluster.run_for(10 * kSecond);
+    EXPECT_EQ(world.cluster.rank(0).replies.count(Cluster::kCommit), 0u)
+        << world.cluster.rank(0).replies[Cluster::kCommit].message;
+  }
+}
+
 TEST(Commit, ThatWaitsForARankNamesItsMachineEverywhere) {
   for (uint32_t late : {0u, 2u, 3u}) {
     World world({1, 1, 2}, {.timeout_ms = 20'000});
