@@ -471,9 +471,7 @@ cgx_status cgx_allreduce(cgx_comm* comm, const void* in, void* out, uint64_t cou
                          int op) {
   return guarded([&]() -> Status {
     CGX_REQUIRE(comm);
-    CGX_ASSIGN_OR_RETURN(const uint64_t call,
-                         comm->communicator->allreduce({in, out, count, dtype, op}));
-    return comm->communicator->wait_call(call, -1);
+    return comm->communicator->allreduce_and_wait({in, out, count, dtype, op});
   });
 }
 

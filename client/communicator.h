@@ -74,6 +74,7 @@ class Communicator final : public CompletionSink {
   uint64_t timeout_ms() const { return timeout_ms_; }
 
   Result<uint64_t> allreduce(const CallBuffers& buffers);  // returns the call's number
+  Status allreduce_and_wait(const CallBuffers& buffers);
   Status wait_call(uint64_t call, int64_t timeout_ms);
   Result<bool> test_call(uint64_t call);
   // A call, whose number is returned, or a tensor of a step.
@@ -175,6 +176,12 @@ class Communicator::Use {
     CGX_RETURN_IF_ERROR(lock.status());
     if (comm.closed_) return comm.cancelled();
     return Use(comm, std::move(lock).value());
+  }
+  // Inside, but without the lock: for what takes it more than once.
+  static Result<Use> begin_unlocked(Communicator& comm) {
+    CGX_ASSIGN_OR_RETURN(Use use, begin(comm, true));
+    use.lock_.unlock();
+    return use;
   }
   Use(Use&& other) noexcept
       : comm_(std::exchange(other.comm_, nullptr)), lock_(std::move(other.lock_)) {}

@@ -37,6 +37,12 @@ Result<uint64_t> Communicator::allreduce(const CallBuffers& buffers) {
   return begin_call(use, buffers, *std::move(placed), nullptr);
 }
 
+Status Communicator::allreduce_and_wait(const CallBuffers& buffers) {
+  CGX_ASSIGN_OR_RETURN(const Use inside, Use::begin_unlocked(*this));
+  CGX_ASSIGN_OR_RETURN(const uint64_t call, allreduce(buffers));
+  return wait_call(call, -1);
+}
+
 Status Communicator::make_room(Lock& lock, uint32_t records, uint32_t completions,
                                Deadline deadline) {
   const Status made = session_.make_room(lock, records, completions, deadline, closed_);
@@ -102,8 +108,7 @@ Result<cgx_submit_record> wishes_of(const cgx_post_options& options) {
 
 Result<uint64_t> Communicator::post(const cgx_post_options& options) {
   if (!device_ || options.memory != CGX_MEMORY_CUDA) return try_post(options);
-  CGX_ASSIGN_OR_RETURN(Use inside, Use::begin(*this, true));
-  inside.lock().unlock();
+  CGX_ASSIGN_OR_RETURN(const Use inside, Use::begin_unlocked(*this));
   Result<uint64_t> posted = try_post(options);
   if (!posted.ok()) session_.keep_for(options.stream);
   return posted;

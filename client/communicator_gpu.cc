@@ -156,6 +156,7 @@ Status Communicator::copy_out(Use& use, const Staged& staged, void* stream) {
 }
 
 Status Communicator::stream_wait(uint64_t number, void* stream, int64_t timeout_ms) {
+  CGX_ASSIGN_OR_RETURN(const Use inside, Use::begin_unlocked(*this));
   CGX_RETURN_IF_ERROR(wait_step(number, timeout_ms));
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this, true));
   CGX_ASSIGN_OR_RETURN(const Step* const step, steps_.find(number));
@@ -175,6 +176,7 @@ Status Communicator::stream_wait(uint64_t number, void* stream, int64_t timeout_
 }
 
 Status Communicator::stream_wait_call(uint64_t call, void* stream, int64_t timeout_ms) {
+  CGX_ASSIGN_OR_RETURN(const Use inside, Use::begin_unlocked(*this));
   CGX_RETURN_IF_ERROR(wait_call(call, timeout_ms));
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this, true));
   auto found = staged_calls_.extract(call);
