@@ -366,6 +366,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
   const bool free_rank = found != local.end() && found->port == nullptr;
   communicator->join({id, session->port.get(), request, *site}, message);
   if (free_rank && found->port != nullptr) {
+    session->handles_end = std::max(session->handles_end, message.comm + uint64_t{1});
     session->communicators[message.comm] = {communicator,
                                             static_cast<uint32_t>(found - local.begin())};
   }
@@ -418,6 +419,8 @@ Status Engine::submit(SessionId id, const cgx_submit_record& record) {
   ++session->submits;
   const auto found = session->communicators.find(record.comm);
   if (found == session->communicators.end()) {
+    // It has closed this one, and its message was read before the ring.
+    if (record.comm < session->handles_end) return {};
     return protocol_error("submit to communicator handle " + std::to_string(record.comm) +
                           ", which this session has not created");
   }

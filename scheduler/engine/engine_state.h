@@ -33,6 +33,7 @@ class Engine::State final : public CommunicatorPort, public SiteEvents {
     std::unique_ptr<CountedPort> port;
     std::vector<ArenaId> arenas;
     uint64_t submits = 0;
+    uint64_t handles_end = 0;  // all that it has used are below
     // Communicators by the session's handle, with the rank's index among the local ones.
     std::map<uint32_t, std::pair<Communicator*, uint32_t>> communicators;
   };

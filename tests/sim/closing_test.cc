@@ -232,6 +232,24 @@ TEST(LeavingAfterACommit, HarmsNobodyWhoIsStillToHearOfIt) {
       << world.cluster.rank(2).replies[Cluster::kCommit].message;
 }
 
+// The close comes over the socket and is read first where the daemon has not looked for a while.
+TEST_P(Leaving, WithRecordsInTheRingThatTheCloseOvertookEndsNoSession) {
+  World world(GetParam());
+  const uint32_t gone = ranks() - 1;
+  run_step(world.cluster, world.tensors, 0);
+  world.cluster.close_communicator(gone);
+  EXPECT_TRUE(world.cluster.done_step(gone, 0, /*dropped=*/false).ok());
+  EXPECT_TRUE(world.cluster.submit(gone, 1, 0, world.tensors[0]).ok());
+  EXPECT_TRUE(world.cluster.end_step(gone, 1).ok());
+  EXPECT_TRUE(call_on(world.cluster, gone, 0));
+  cgx_submit_record record{};
+  record.kind = CGX_SUBMIT_STEP_END;
+  record.comm = 8;
+  const Status never_made = world.cluster.engine(world.cluster.rank(gone).machine)
+                                .submit(world.cluster.rank(gone).session, record);
+  EXPECT_EQ(never_made.code(), StatusCode::kPROTOCOL_ERROR);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, Leaving,
                          ::testing::Values(std::vector<uint32_t>{2}, std::vector<uint32_t>{1, 1},
                                            std::vector<uint32_t>{1, 2},
