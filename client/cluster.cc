@@ -103,6 +103,11 @@ bool several_machines(const LauncherWords& words) {
   return words.ranks != 1 && !words.host.empty();
 }
 
+bool some_elsewhere(const LauncherWords& words, uint32_t ranks) {
+  if (words.local_ranks != 0) return ranks > words.local_ranks;
+  return words.step_machines > 1 && ranks >= words.step_ranks;
+}
+
 std::string cluster_network(const LauncherWords& words) {
   if (!words.network.empty()) return words.network;
   if (!several_machines(words) || words.host.empty()) return "";

@@ -14,11 +14,15 @@ struct LauncherWords {
   std::string host;
   // 0: not known. Those of torchrun, Open MPI; machines: Slurm's.
   uint32_t ranks = 0, local_ranks = 0, machines = 0;
+  uint32_t step_ranks = 0, step_machines = 0;  // of what one srun started
 };
 
 // Several machines have a part in the job; a host and nothing else that speaks against it is
 // enough.
 bool several_machines(const LauncherWords& words);
+
+// Of so many ranks some are surely on other machines.
+bool some_elsewhere(const LauncherWords& words, uint32_t ranks);
 
 // "10.1.0.0/24": the network of the address this machine reaches the host from. Empty: the job has
 // one machine only, or nobody knows.

@@ -84,7 +84,9 @@ Result<std::unique_ptr<Store>> Communicator::store_for(const Meeting& meeting,
   if (options.rendezvous.put != nullptr || options.ranks == 1) {
     return std::unique_ptr<Store>(std::make_unique<CallbackStore>(options.rendezvous));
   }
-  const auto serve = [&] { return options.rank == 0 ? session_.serve_leader() : Status(); };
+  const auto serve = [&] {
+    return options.rank == 0 ? session_.serve_leader(options.ranks) : Status();
+  };
   CGX_RETURN_IF_ERROR(serve());
   CGX_ASSIGN_OR_RETURN(
       std::unique_ptr<LeaderStore> store,
@@ -111,8 +113,11 @@ Status Communicator::join(const cgx_comm_options& options) {
     if (session_.job_key) meeting.key_if_first = *session_.job_key;
   }
   CGX_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, store_for(meeting, options));
-  CGX_ASSIGN_OR_RETURN(Agreement agreement, meet(meeting, store.get()));
+  Result<Agreement> met = meet(meeting, store.get());
   store.reset();  // others may need its connection's place
+  const bool led = options.rendezvous.put == nullptr;
+  if (!met.ok()) return led ? session_.end_meeting(met.status()) : met.status();
+  Agreement agreement = *std::move(met);
   const auto local = std::count_if(
       agreement.members.begin(), agreement.members.end(),
       [&](const wire::Member& member) { return member.instance == meeting.self.instance; });

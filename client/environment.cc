@@ -49,7 +49,11 @@ LauncherWords launcher_words() {
     words.ranks = count("OMPI_COMM_WORLD_SIZE");
     words.local_ranks = count("OMPI_COMM_WORLD_LOCAL_SIZE");
   }
-  if (words.ranks == 0) words.machines = count("SLURM_NNODES");
+  if (words.ranks == 0) {
+    words.machines = count("SLURM_NNODES");
+    words.step_ranks = count("SLURM_STEP_NUM_TASKS");
+    words.step_machines = count("SLURM_STEP_NUM_NODES");
+  }
   if (words.host.empty()) words.host = host_of_uri(variable("OMPI_MCA_orte_hnp_uri"));
   if (words.host.empty()) words.host = variable("SLURM_LAUNCH_NODE_IPADDR");
   return words;

@@ -1,5 +1,6 @@
 #include "client/leader.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -91,6 +92,22 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
     bytes = bytes.subspan(static_cast<size_t>(sent));
   }
   return true;
+}
+
+// Where only this machine finds what listens there: "127.0.1.1"; else empty.
+std::string loopback_of(const UniqueFd& listening) {
+  sockaddr_storage own{};
+  socklen_t bytes = sizeof own;
+  char text[INET6_ADDRSTRLEN] = "";
+  if (::getsockname(listening.get(), reinterpret_cast<sockaddr*>(&own), &bytes) != 0) return text;
+  const auto& four = reinterpret_cast<const sockaddr_in&>(own);
+  const auto& six = reinterpret_cast<const sockaddr_in6&>(own);
+  if (own.ss_family == AF_INET && ntohl(four.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET) {
+    ::inet_ntop(AF_INET, &four.sin_addr, text, sizeof text);
+  } else if (own.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six.sin6_addr)) {
+    ::inet_ntop(AF_INET6, &six.sin6_addr, text, sizeof text);
+  }
+  return text;
 }
 
 Result<UniqueFd> listen_at(const addrinfo& place) {
@@ -190,7 +207,7 @@ Result<std::unique_ptr<LeaderServer>> LeaderServer::open(const std::string& addr
 }
 
 LeaderServer::LeaderServer(UniqueFd listening, UniqueFd wake)
-    : listening_(std::move(listening)), wake_(std::move(wake)) {
+    : listening_(std::move(listening)), wake_(std::move(wake)), loopback_(loopback_of(listening_)) {
   const NoSignals for_the_thread;
   thread_ = std::thread([this] { serve(); });
 }
@@ -285,7 +302,9 @@ Result<std::unique_ptr<LeaderStore>> LeaderStore::connect(const std::string& add
     }
     if (Clock::now() >= deadline) {
       return Status(StatusCode::kTIMED_OUT, "nobody serves at CGX_LEADER=" + address + " (" + why +
-                                                "); rank 0 does, on the machine with that address");
+                                                "); rank 0 does, on the machine with that "
+                                                "address, unless that machine takes the name for "
+                                                "a loopback address");
     }
   }
 }

@@ -30,6 +30,8 @@ class LeaderServer {
   static Result<std::unique_ptr<LeaderServer>> open(const std::string& address);
   ~LeaderServer();
   int listening() const { return listening_.get(); }  // not to be inherited
+  // The address, where no other machine reaches it; else empty.
+  const std::string& loopback() const { return loopback_; }
 
  private:
   struct Connection;
@@ -41,6 +43,7 @@ class LeaderServer {
   static bool make_room(std::vector<Connection>& connections);
 
   UniqueFd listening_, wake_;
+  const std::string loopback_;
   std::thread thread_;
 };
 

@@ -39,6 +39,12 @@ std::string job_name(const SessionOptions& options, const Environment& environme
   return environment.job.empty() ? "default" : environment.job;
 }
 
+std::string not_reached(const std::string& leader, const std::string& loopback) {
+  return "CGX_LEADER=" + leader + " is " + loopback +
+         " on this machine, where other machines cannot reach it: for ranks there give an address "
+         "of the network";
+}
+
 Status check_job(const std::string& job) {
   if (job.size() <= wire::kNameBytesMax) return {};
   return invalid_argument("job name of " + std::to_string(job.size()) + " bytes; the limit is " +
@@ -120,7 +126,26 @@ Session::~Session() {
   if (leader_ != nullptr) guard_.forget(leader_->listening());
 }
 
-Status Session::serve_leader() {
+Status Session::serve_leader(uint32_t ranks) {
+  CGX_RETURN_IF_ERROR(open_leader());
+  CGX_ASSIGN_OR_RETURN(const Lock lock, enter());
+  const bool unreached = leader_ != nullptr && !leader_->loopback().empty();
+  if (!unreached || !some_elsewhere(environment_.launcher, ranks)) return {};
+  return invalid_argument(not_reached(environment_.leader, leader_->loopback()));
+}
+
+Status Session::end_meeting(const Status& why) {
+  const LeaderServer* leader = nullptr;  // stays until the session is closed
+  {
+    CGX_ASSIGN_OR_RETURN(const Lock lock, enter_to_look());
+    leader = leader_.get();
+  }
+  if (leader == nullptr) return why;
+  if (why.code() != StatusCode::kTIMED_OUT || leader->loopback().empty()) return why;
+  return {why.code(), why.message() + "; " + not_reached(environment_.leader, leader->loopback())};
+}
+
+Status Session::open_leader() {
   {
     CGX_ASSIGN_OR_RETURN(const Lock lock, enter());
     if (leader_ != nullptr) return {};

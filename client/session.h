@@ -143,8 +143,11 @@ class Session {
   CopyWatch& copies() { return *copies_; }
 
   // Makes this process the one that serves at CGX_LEADER, until the session is closed. OK also
-  // where that address is another's, or nobody knows its name yet.
-  Status serve_leader();
+  // where that address is another's, or nobody knows its name yet. INVALID_ARGUMENT: some of the
+  // ranks are on other machines, which cannot reach it.
+  Status serve_leader(uint32_t ranks);
+  // Why ranks that met at this process's store have not, with what may be wrong with the store.
+  Status end_meeting(const Status& why);
 
   // The key that daemons of this job prove membership with, once this process knows one.
   std::optional<wire::JobKey> job_key;  // guarded by the mutex
@@ -155,6 +158,7 @@ class Session {
   Session(Environment environment, std::unique_ptr<SessionSocket> socket,
           std::unique_ptr<Channel> channel, wire::Welcome daemon, const SessionOptions& options);
 
+  Status open_leader();
   Status announce_arena(uint32_t arena, const ArenaMemory& memory);
   Status announce_device(uint32_t arena, DeviceMemory& memory);
   ArenaSet::MakeDevice make_on(const wire::DeviceId& device);

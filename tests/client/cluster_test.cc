@@ -16,6 +16,17 @@ TEST(Cluster, IsSeveralMachinesWhereTheLauncherDoesNotSayOne) {
   EXPECT_TRUE(several_machines({.machines = 2}));
 }
 
+TEST(Cluster, HasRanksElsewhereOnlyWhereTheLauncherLeavesNoDoubt) {
+  EXPECT_FALSE(some_elsewhere({}, 4));
+  EXPECT_FALSE(some_elsewhere({.host = "10.1.0.2", .ranks = 4}, 4));
+  EXPECT_FALSE(some_elsewhere({.ranks = 4, .local_ranks = 2}, 2));
+  EXPECT_TRUE(some_elsewhere({.ranks = 4, .local_ranks = 2}, 4));
+  EXPECT_FALSE(some_elsewhere({.machines = 2}, 4));
+  EXPECT_FALSE(some_elsewhere({.machines = 2, .step_ranks = 4, .step_machines = 1}, 4));
+  EXPECT_FALSE(some_elsewhere({.machines = 2, .step_ranks = 4, .step_machines = 2}, 2));
+  EXPECT_TRUE(some_elsewhere({.machines = 2, .step_ranks = 4, .step_machines = 2}, 4));
+}
+
 TEST(Cluster, NetworkIsTheOneSaidOrNoneOnLoopback) {
   EXPECT_EQ(cluster_network({.network = "10.9.0.0/16", .ranks = 1}), "10.9.0.0/16");
   EXPECT_EQ(cluster_network({.host = "127.0.0.1", .ranks = 4}), "");

@@ -1,4 +1,5 @@
 // Ranks without a store of their own: they meet at CGX_LEADER, which rank 0 serves.
+
 #include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -181,6 +182,55 @@ TEST_F(LeaderTest, GarbageEndsItsConnectionOnly) {
   first.join();
   EXPECT_OK(cgx_close(session));
   EXPECT_OK(cgx_close(other));
+}
+
+// What a launcher says, for the sessions that are opened meanwhile.
+class Said {
+ public:
+  explicit Said(std::map<std::string, std::string> words) : words_(std::move(words)) {
+    for (const auto& [name, value] : words_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Said() {
+    for (const auto& [name, value] : words_) ::unsetenv(name.c_str());
+  }
+
+ private:
+  const std::map<std::string, std::string> words_;
+};
+
+TEST_F(LeaderTest, LoopbackIsRefusedAtOnceWhereRanksAreSurelyElsewhere) {
+  const std::map<std::string, std::string> launchers[] = {
+      {{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
+      {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_NUM_NODES", "2"}}};
+  for (const auto& words : launchers) {
+    const Said said(words);
+    cgx_session* session = open_session();
+    cgx_comm* comm = nullptr;
+    EXPECT_EQ(meet(session, 0, 4, &comm, 2'000), CGX_INVALID_ARGUMENT);
+    EXPECT_THAT(cgx_last_error(),
+                HasSubstr("CGX_LEADER=" + address_ + " is 127.0.0.1 on this machine, where other " +
+                          "machines cannot reach it"));
+    EXPECT_OK(cgx_close(session));
+  }
+}
+
+TEST_F(LeaderTest, LoopbackServesWhereAllRanksMayBeHere) {
+  const Said said({{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  cgx_session* sessions[] = {open_session(), open_session()};
+  cgx_comm* comms[2] = {};
+  std::thread first([&] { EXPECT_OK(meet(sessions[0], 0, 2, &comms[0])) << cgx_last_error(); });
+  EXPECT_OK(meet(sessions[1], 1, 2, &comms[1])) << cgx_last_error();
+  first.join();
+  for (cgx_session* session : sessions) EXPECT_OK(cgx_close(session));
+}
+
+TEST_F(LeaderTest, WhoWaitedInVainAtLoopbackIsToldWhoCannotReachIt) {
+  cgx_session* session = open_session();
+  cgx_comm* comm = nullptr;
+  EXPECT_EQ(meet(session, 0, 2, &comm, 200), CGX_TIMED_OUT);
+  EXPECT_THAT(cgx_last_error(), AllOf(HasSubstr("missing: rank 1"),
+                                      HasSubstr("is 127.0.0.1 on this machine, where other")));
+  EXPECT_OK(cgx_close(session));
 }
 
 TEST_F(LeaderTest, WrongAddressIsNamed) {
