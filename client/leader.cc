@@ -29,6 +29,7 @@ constexpr uint32_t kKeyBytesMax = 4096, kValueBytesMax = 16 << 20;
 constexpr size_t kKeysMax = 1 << 20, kConnectionsMax = 4096;
 constexpr size_t kReadBytes = 64 << 10;
 constexpr std::chrono::milliseconds kAgain(50), kAgainAtLast(1000);
+constexpr std::chrono::milliseconds kLookForOthers(5);
 constexpr timeval kSilence{.tv_sec = 10, .tv_usec = 0};  // of a leader that is asked
 
 struct Resolved {
@@ -218,6 +219,10 @@ LeaderServer::~LeaderServer() {
   thread_.join();
 }
 
+void LeaderServer::wait_for_others(Deadline deadline) const {
+  while (connected_ > 0 && Clock::now() < deadline) std::this_thread::sleep_for(kLookForOthers);
+}
+
 // Who has been served and asks for nothing makes room for others, and connects again when it does;
 // of those the latest, so that most stay. False: nobody does.
 bool LeaderServer::make_room(std::vector<Connection>& connections) {
@@ -262,6 +267,7 @@ void LeaderServer::serve() {
   };
   bool room = true;
   for (;;) {
+    connected_ = connections.size();
     std::vector<pollfd> watched{{wake_.get(), POLLIN, 0},
                                 {listening_.get(), static_cast<short>(room ? POLLIN : 0), 0}};
     for (const Connection& one : connections) {

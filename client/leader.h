@@ -8,6 +8,7 @@
 // Little endian.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -32,6 +33,8 @@ class LeaderServer {
   int listening() const { return listening_.get(); }  // not to be inherited
   // The address, where no other machine reaches it; else empty.
   const std::string& loopback() const { return loopback_; }
+  // Until nobody is connected any more.
+  void wait_for_others(Deadline deadline) const;
 
  private:
   struct Connection;
@@ -44,6 +47,7 @@ class LeaderServer {
 
   UniqueFd listening_, wake_;
   const std::string loopback_;
+  std::atomic<size_t> connected_{0};
   std::thread thread_;
 };
 

@@ -23,6 +23,7 @@ constexpr std::chrono::seconds kStopped(4), kStoppedInRequest(30);  // preparing
 constexpr std::chrono::milliseconds kLookMax(1100);
 constexpr uint64_t kCopiesMs = 10'000;  // a stream that has not made them by then has got stuck
 constexpr milliseconds kLookForCopies(2);
+constexpr uint64_t kHearMs = 1'000;  // ranks that meet look into the store more often
 
 // "python3 train.py", for the daemon's log.
 std::string command_line() {
@@ -141,6 +142,7 @@ Status Session::end_meeting(const Status& why) {
     leader = leader_.get();
   }
   if (leader == nullptr) return why;
+  leader->wait_for_others(deadline_in_ms(kHearMs));
   if (why.code() != StatusCode::kTIMED_OUT || leader->loopback().empty()) return why;
   return {why.code(), why.message() + "; " + not_reached(environment_.leader, leader->loopback())};
 }

@@ -146,7 +146,8 @@ class Session {
   // where that address is another's, or nobody knows its name yet. INVALID_ARGUMENT: some of the
   // ranks are on other machines, which cannot reach it.
   Status serve_leader(uint32_t ranks);
-  // Why ranks that met at this process's store have not, with what may be wrong with the store.
+  // Lets those that met at this process's store hear why they have not; returns that, with what may
+  // be wrong with the store.
   Status end_meeting(const Status& why);
 
   // The key that daemons of this job prove membership with, once this process knows one.

@@ -55,6 +55,7 @@ class FakeDaemon {
   // The next step that completes fails on all ranks instead.
   void fail_next_step(StatusCode code) { fail_next_ = static_cast<uint16_t>(code); }
 
+  const std::string& path() const { return options_.socket_path; }
   uint64_t doorbells() const { return doorbells_; }
   size_t sessions() const { return session_count_; }
   size_t communicators() const { return comm_count_; }

@@ -233,6 +233,31 @@ TEST_F(LeaderTest, WhoWaitedInVainAtLoopbackIsToldWhoCannotReachIt) {
   EXPECT_OK(cgx_close(session));
 }
 
+// Rank 2, whose daemon is slow, says that there are more ranks when rank 1 has answered long ago.
+TEST_F(LeaderTest, OthersHearWhyRank0GaveUpThoughItClosesAtOnce) {
+  NEEDS_FAKE_DAEMON();
+  FakeDaemon slow({.socket_path = fresh_socket_path()});
+  slow.start();
+  cgx_open_options at{.size = sizeof(at)};
+  const std::string slow_path = slow.path();
+  at.socket = slow_path.c_str();
+  at.job = "test";
+  cgx_session* sessions[] = {open_session(), open_session(), nullptr};
+  ASSERT_OK(cgx_open(&at, &sessions[2]));
+  slow.read_every(std::chrono::milliseconds(150));
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      cgx_comm* comm = nullptr;
+      EXPECT_EQ(meet(sessions[rank], rank, rank == 2 ? 4 : 3, &comm), CGX_MISMATCH)
+          << "rank " << rank << ": " << cgx_last_error();
+      EXPECT_THAT(cgx_last_error(), HasSubstr("ranks, this rank says")) << "rank " << rank;
+      EXPECT_OK(cgx_close(sessions[rank]));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
 TEST_F(LeaderTest, WrongAddressIsNamed) {
   ::setenv("CGX_LEADER", "nowhere", 1);
   cgx_session* session = open_session();
