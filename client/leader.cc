@@ -30,7 +30,8 @@ constexpr size_t kKeysMax = 1 << 20, kConnectionsMax = 4096;
 constexpr size_t kReadBytes = 64 << 10;
 constexpr std::chrono::milliseconds kAgain(50), kAgainAtLast(1000);
 constexpr std::chrono::milliseconds kLookForOthers(5);
-constexpr timeval kSilence{.tv_sec = 10, .tv_usec = 0};  // of a leader that is asked
+constexpr int64_t kSliceMs = 1'000;
+constexpr std::chrono::seconds kLastLooks(1);  // behind the deadline: who is missing
 
 struct Resolved {
   addrinfo* list = nullptr;
@@ -74,27 +75,6 @@ std::vector<std::byte> reply(bool found, std::span<const std::byte> value) {
   return bytes;
 }
 
-bool read_all(int fd, std::byte* to, size_t bytes) {
-  while (bytes > 0) {
-    const ssize_t got = ::recv(fd, to, bytes, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    to += got;
-    bytes -= static_cast<size_t>(got);
-  }
-  return true;
-}
-
-bool write_all(int fd, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return false;
-    bytes = bytes.subspan(static_cast<size_t>(sent));
-  }
-  return true;
-}
-
 // Where only this machine finds what listens there: "127.0.1.1"; else empty.
 std::string loopback_of(const UniqueFd& listening) {
   sockaddr_storage own{};
@@ -120,22 +100,6 @@ Result<UniqueFd> listen_at(const addrinfo& place) {
   if (open) return fd;
   const bool others = errno == EADDRNOTAVAIL || errno == EADDRINUSE;
   return Status(others ? StatusCode::kNOT_FOUND : StatusCode::kUNAVAILABLE, std::strerror(errno));
-}
-
-// Nothing: nobody answers there, errno says why.
-Result<UniqueFd> try_connect(const std::string& address) {
-  Resolved found;
-  CGX_RETURN_IF_ERROR(resolve(address, found));
-  for (const addrinfo* one = found.list; one != nullptr; one = one->ai_next) {
-    UniqueFd fd(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kSilence, sizeof kSilence);
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &kSilence, sizeof kSilence);
-    if (::connect(fd.get(), one->ai_addr, one->ai_addrlen) != 0) continue;
-    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    return fd;
-  }
-  return UniqueFd();
 }
 
 }  // namespace
@@ -289,15 +253,19 @@ void LeaderServer::serve() {
 
 Result<std::unique_ptr<LeaderStore>> LeaderStore::connect(const std::string& address,
                                                           Deadline deadline, const GoOn& go_on,
-                                                          const GoOn& named) {
+                                                          const GoOn& named,
+                                                          std::chrono::milliseconds silence) {
+  std::unique_ptr<LeaderStore> store(new LeaderStore(address, deadline, go_on, silence));
   std::chrono::milliseconds pause = kAgain;
   bool unknown = false;
   for (;;) {
-    Result<UniqueFd> fd = try_connect(address);
-    if (fd.ok() && fd->valid()) {
-      return std::unique_ptr<LeaderStore>(new LeaderStore(address, *std::move(fd)));
-    }
+    Result<UniqueFd> fd = store->dial();
     const std::string why = fd.ok() ? std::strerror(errno) : fd.status().message();
+    if (fd.ok() && fd->valid()) {
+      store->fd_ = *std::move(fd);
+      store->deadline_ += kLastLooks;
+      return store;
+    }
     if (!fd.ok() && fd.status().code() != StatusCode::kNOT_FOUND) return fd.status();
     if (std::exchange(unknown, !fd.ok()) || unknown) CGX_RETURN_IF_ERROR(named());
     pause = fd.ok() ? kAgain : std::min(2 * pause, kAgainAtLast);
@@ -307,11 +275,73 @@ Result<std::unique_ptr<LeaderStore>> LeaderStore::connect(const std::string& add
       std::this_thread::sleep_for(kAgain);
     }
     if (Clock::now() >= deadline) {
-      return Status(StatusCode::kTIMED_OUT, "nobody serves at CGX_LEADER=" + address + " (" + why +
-                                                "); rank 0 does, on the machine with that "
-                                                "address, unless that machine takes the name for "
-                                                "a loopback address");
+      return Status(StatusCode::kTIMED_OUT,
+                    "nobody serves at CGX_LEADER=" + address + " (" + why +
+                        "); rank 0 does, on the machine with that address, unless that machine "
+                        "takes the name for a loopback address");
     }
+  }
+}
+
+// TIMED_OUT: the leader is silent.
+Status LeaderStore::await(int fd, short events) const {
+  const Deadline until = std::min<Deadline>(deadline_, Clock::now() + silence_);
+  for (;;) {
+    pollfd entry{.fd = fd, .events = events, .revents = 0};
+    const auto slice_ms = static_cast<int>(std::min(ms_until(until), kSliceMs));
+    if (::poll(&entry, 1, slice_ms) > 0) return {};
+    if (Clock::now() >= until) return {StatusCode::kTIMED_OUT, "no answer"};
+    CGX_RETURN_IF_ERROR(go_on_());
+  }
+}
+
+// 0, or what errno says of the try.
+Result<int> LeaderStore::dial(const addrinfo& place, UniqueFd& fd) const {
+  fd.reset(::socket(place.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int error = ::connect(fd.get(), place.ai_addr, place.ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    const Status answered = await(fd.get(), POLLOUT);
+    if (answered.code() == StatusCode::kTIMED_OUT) return ETIMEDOUT;
+    CGX_RETURN_IF_ERROR(answered);
+    socklen_t bytes = sizeof error;
+    ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  }
+  const int on = 1;
+  if (error == 0) ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  return error;
+}
+
+// At each of its addresses. Nothing: nobody answers there, errno says why.
+Result<UniqueFd> LeaderStore::dial() const {
+  UniqueFd fd;
+  int error = ENOENT;
+  {
+    Resolved found;
+    CGX_RETURN_IF_ERROR(resolve(address_, found));
+    for (const addrinfo* one = found.list; one != nullptr && error != 0; one = one->ai_next) {
+      CGX_ASSIGN_OR_RETURN(error, dial(*one, fd));
+    }
+  }
+  if (error != 0) fd.reset();
+  errno = error;
+  return fd;
+}
+
+// Until the deadline, but not where the leader's machine says that nobody serves there.
+Status LeaderStore::dial_again() {
+  for (;;) {
+    CGX_RETURN_IF_ERROR(go_on_());
+    Result<UniqueFd> fd = dial();
+    const bool refused = fd.ok() && !fd->valid() && errno == ECONNREFUSED;
+    if (refused || (!fd.ok() && fd.status().code() != StatusCode::kNOT_FOUND)) return lost();
+    if (fd.ok() && fd->valid()) {
+      fd_ = *std::move(fd);
+      return {};
+    }
+    if (Clock::now() >= deadline_) {
+      return unavailable("CGX_LEADER=" + address_ + " does not answer any more");
+    }
+    std::this_thread::sleep_for(kAgain);
   }
 }
 
@@ -319,15 +349,39 @@ Status LeaderStore::lost() const {
   return unavailable("CGX_LEADER=" + address_ + " is gone, or is none");
 }
 
-// A leader that had to make room has closed the connection, which says nothing of what was asked.
+Status LeaderStore::read_all(std::byte* to, size_t bytes) const {
+  while (bytes > 0) {
+    const ssize_t got = ::recv(fd_.get(), to, bytes, 0);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return lost();
+    if (got < 0) CGX_RETURN_IF_ERROR(await(fd_.get(), POLLIN));
+    if (got < 0) continue;
+    to += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return {};
+}
+
+Status LeaderStore::write_all(std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return lost();
+    if (sent < 0) CGX_RETURN_IF_ERROR(await(fd_.get(), POLLOUT));
+    if (sent > 0) bytes = bytes.subspan(static_cast<size_t>(sent));
+  }
+  return {};
+}
+
+// A leader that had to make room has closed the connection, which says nothing of what was asked;
+// a silent one may be stopped, or the way to it cut, for a time.
 Result<LeaderStore::Answer> LeaderStore::ask(uint8_t what, const std::string& key,
                                              std::span<const std::byte> value) {
-  Result<Answer> answer = ask_once(what, key, value);
-  if (answer.ok()) return answer;
-  Result<UniqueFd> again = try_connect(address_);
-  if (!again.ok() || !again->valid()) return answer;
-  fd_ = *std::move(again);
-  return ask_once(what, key, value);
+  bool closed = false;
+  for (;;) {
+    Result<Answer> answer = ask_once(what, key, value);
+    const bool silent = answer.status().code() == StatusCode::kTIMED_OUT;
+    if (answer.ok() || (!silent && std::exchange(closed, true))) return answer;
+    CGX_RETURN_IF_ERROR(dial_again());
+  }
 }
 
 Result<LeaderStore::Answer> LeaderStore::ask_once(uint8_t what, const std::string& key,
@@ -342,14 +396,15 @@ Result<LeaderStore::Answer> LeaderStore::ask_once(uint8_t what, const std::strin
   request.insert(request.end(), key_bytes.begin(), key_bytes.end());
   request.insert(request.end(), value.begin(), value.end());
   std::byte head[kReplyHead];
-  if (!write_all(fd_.get(), request) || !read_all(fd_.get(), head, sizeof head)) return lost();
+  CGX_RETURN_IF_ERROR(write_all(request));
+  CGX_RETURN_IF_ERROR(read_all(head, sizeof head));
   wire::Reader reader(head);
   const auto magic = reader.get<uint32_t>();
   const auto found = reader.get<uint8_t>();
   const auto bytes = reader.get<uint32_t>();
   if (magic != kLeaderMagic || found > 1 || bytes > kValueBytesMax) return lost();
   Answer answer{.found = found == 1, .value = std::vector<std::byte>(bytes)};
-  if (!read_all(fd_.get(), answer.value.data(), bytes)) return lost();
+  CGX_RETURN_IF_ERROR(read_all(answer.value.data(), bytes));
   return answer;
 }
 

@@ -19,6 +19,8 @@
 #include "client/rendezvous.h"
 #include "proto/wire/unique_fd.h"
 
+struct addrinfo;
+
 namespace cgx::client {
 
 // Thread rule: open and destroy on one thread; a thread of its own serves. Invariant: keys, values
@@ -54,29 +56,43 @@ class LeaderServer {
 // One connection to it at a time. Thread rule: the calling thread.
 class LeaderStore final : public Store {
  public:
-  // Tries until the deadline: the leader may not be there yet. go_on is asked between two tries.
+  // Tries until the deadline: the leader may not be there yet. go_on is asked between two tries and
+  // while an answer is awaited, here and later.
   // While nobody knows the leader's name, resolvers are asked ever less often; `named` is called
   // each time, and once more when they know the name.
   using GoOn = std::function<Status()>;
   static Result<std::unique_ptr<LeaderStore>> connect(
       const std::string& address, Deadline deadline, const GoOn& go_on,
-      const GoOn& named = [] { return Status(); });
+      const GoOn& named = [] { return Status(); },
+      std::chrono::milliseconds silence = std::chrono::seconds(10));
 
   Status put(const std::string& key, std::span<const std::byte> value) override;
   Result<std::vector<std::byte>> get(const std::string& key) override;
 
  private:
-  LeaderStore(std::string address, UniqueFd fd)
-      : address_(std::move(address)), fd_(std::move(fd)) {}
+  LeaderStore(std::string address, Deadline deadline, GoOn go_on, std::chrono::milliseconds silence)
+      : address_(std::move(address)),
+        go_on_(std::move(go_on)),
+        silence_(silence),
+        deadline_(deadline) {}
   struct Answer {
     bool found = false;
     std::vector<std::byte> value;
   };
   Result<Answer> ask(uint8_t what, const std::string& key, std::span<const std::byte> value);
   Result<Answer> ask_once(uint8_t what, const std::string& key, std::span<const std::byte> value);
+  Status await(int fd, short events) const;
+  Result<int> dial(const addrinfo& place, UniqueFd& fd) const;
+  Result<UniqueFd> dial() const;
+  Status dial_again();
+  Status read_all(std::byte* to, size_t bytes) const;
+  Status write_all(std::span<const std::byte> bytes) const;
   Status lost() const;
 
   const std::string address_;
+  const GoOn go_on_;
+  const std::chrono::milliseconds silence_;  // so long, and it is connected to anew
+  Deadline deadline_;
   UniqueFd fd_;
 };
 

@@ -1,8 +1,10 @@
 // Ranks without a store of their own: they meet at CGX_LEADER, which rank 0 serves.
+#include "client/leader.h"
 
 #include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -256,6 +258,78 @@ TEST_F(LeaderTest, OthersHearWhyRank0GaveUpThoughItClosesAtOnce) {
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+// Where something listens that may not take part.
+class Door {
+ public:
+  explicit Door(int backlog) {
+    sockaddr_in place{};
+    place.sin_family = AF_INET;
+    place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const plain = reinterpret_cast<sockaddr*>(&place_);
+    EXPECT_EQ(::bind(fd_.get(), reinterpret_cast<sockaddr*>(&place), sizeof place), 0);
+    EXPECT_EQ(::listen(fd_.get(), backlog), 0);
+    EXPECT_EQ(::getsockname(fd_.get(), plain, &bytes_), 0);
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(ntohs(place_.sin_port)); }
+  UniqueFd let_in() const { return UniqueFd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+  void close() const { ::shutdown(fd_.get(), SHUT_RDWR); }
+  // Until nobody else gets an answer.
+  void fill() {
+    for (bool answered = true; answered;) {
+      const int fd = waiting_.emplace_back(open(SOCK_NONBLOCK)).get();
+      static_cast<void>(::connect(fd, reinterpret_cast<sockaddr*>(&place_), sizeof place_) == 0);
+      pollfd entry{.fd = fd, .events = POLLOUT, .revents = 0};
+      answered = ::poll(&entry, 1, 100) > 0;
+    }
+  }
+
+ private:
+  static UniqueFd open(int more) {
+    return UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | more, 0));
+  }
+  const UniqueFd fd_ = open(0);
+  sockaddr_in place_{};
+  socklen_t bytes_ = sizeof place_;
+  std::vector<UniqueFd> waiting_;
+};
+
+using client::LeaderStore;
+using namespace std::chrono_literals;
+
+TEST(LeaderStoreTest, WhatSwallowsConnectionsIsTriedForTheTimeOutOnly) {
+  Door door(0);
+  door.fill();
+  const auto began = std::chrono::steady_clock::now();
+  const auto store =
+      LeaderStore::connect(door.address(), client::deadline_in_ms(300), [] { return Status(); });
+  EXPECT_EQ(store.status().code(), StatusCode::kTIMED_OUT);
+  const auto ended = LeaderStore::connect(door.address(), client::deadline_in_ms(20'000), [] {
+    return Status(StatusCode::kRANK_LOST, "rank 1 is gone");
+  });
+  EXPECT_EQ(ended.status().code(), StatusCode::kRANK_LOST);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
+}
+
+TEST(LeaderStoreTest, ALeaderThatIsSilentForAWhileIsAskedAgain) {
+  const Door door(16);
+  std::thread leader([&] {
+    std::vector<UniqueFd> silent;
+    for (int i = 0; i < 4; ++i) silent.push_back(door.let_in());
+    const UniqueFd heard = door.let_in();
+    char request[64];
+    EXPECT_GT(::recv(heard.get(), request, sizeof request, 0), 0);
+    EXPECT_EQ(::send(heard.get(), "CGXL\0\0\0\0\0", 9, MSG_NOSIGNAL), 9);
+    EXPECT_EQ(::recv(heard.get(), request, sizeof request, 0), 0);
+  });
+  const auto ok = [] { return Status(); };
+  auto store =
+      LeaderStore::connect(door.address(), client::deadline_in_ms(20'000), ok, ok, 50ms).value();
+  EXPECT_EQ(store->get("anything").status().code(), StatusCode::kNOT_FOUND);
+  store.reset();
+  door.close();
+  leader.join();
 }
 
 TEST_F(LeaderTest, WrongAddressIsNamed) {
