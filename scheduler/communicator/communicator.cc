@@ -121,9 +121,9 @@ Status Communicator::submit(uint32_t local, const cgx_submit_record& record) {
   if (record.kind < CGX_SUBMIT_TENSOR || record.kind > CGX_SUBMIT_CALL) {
     return protocol_error("submit record of unknown kind " + std::to_string(record.kind));
   }
-  if (state_ == State::kFrozen) {
-    return attempts_.hold(local, record);
-  }
+  // To a client the answer to a step's end says that the step's memory is its own again.
+  const bool in_use = state_ == State::kFailed && tickets_open();
+  if (state_ == State::kFrozen || in_use) return attempts_.hold(local, record);
   const Status status = apply_record(local, record);
   if (status.ok()) {
     check_left();
@@ -407,6 +407,7 @@ void Communicator::settle(Operation& operation, Ticket ticket, const SiteAnswer&
   }
   publish_result_hashes();
   report_if_flushed();
+  if (state_ == State::kFailed && !tickets_open()) replay_held();
 }
 
 CommunicatorSnapshot Communicator::snapshot() const {

@@ -124,6 +124,46 @@ TEST(LateSite, ARankIsToldOfAFailureWhenItsBuffersAreItsOwnAgain) {
   }
 }
 
+TEST(LateSite, ARankThatEndsItsStepAfterTheFailureIsToldAsLateAsOthers) {
+  for (const bool hears_first : {true, false}) {
+    World world({1, 2}, with_late_machine(kLongNs));
+    fill(world.cluster, world.tensors, 0);
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      for (uint32_t t = 0; t < world.tensors.size(); ++t) {
+        ASSERT_TRUE(world.cluster.submit(rank, 0, t, world.tensors[t]).ok());
+      }
+    }
+    world.cluster.run_for(1'000'000);
+    const int64_t began_ns = world.cluster.now_ns();
+    world.cluster.kill_rank(0);
+    if (hears_first) world.cluster.run_for(1'000'000);
+    for (const uint32_t rank : {1u, 2u}) ASSERT_TRUE(world.cluster.end_step(rank, 0).ok());
+    for (const uint32_t rank : {1u, 2u}) {
+      ASSERT_TRUE(world.cluster.run_until(
+          [&] { return world.step_status(rank, 0) == StatusCode::kRANK_LOST; }, kSecond));
+      EXPECT_GT(world.cluster.now_ns() - began_ns, kLongNs - 3'000'000) << "rank " << rank;
+    }
+  }
+}
+
+TEST(LateSite, ARankThatEndsItsStepWhileItIsSettledIsToldOfItsEndAsLateAsOthers) {
+  World world({1, 2}, with_late_machine(kLongNs));
+  fill(world.cluster, world.tensors, 0);
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    for (uint32_t t = 0; t < world.tensors.size(); ++t) {
+      ASSERT_TRUE(world.cluster.submit(rank, 0, t, world.tensors[t]).ok());
+    }
+  }
+  world.cluster.run_for(1'000'000);
+  const int64_t began_ns = world.cluster.now_ns();
+  ASSERT_TRUE(world.cluster.submit(2, 0, 0, world.tensors[0]).ok());  // gives its pass up
+  ASSERT_TRUE(world.cluster.end_step(1, 0).ok());
+  world.cluster.kill_rank(0);
+  ASSERT_TRUE(world.cluster.run_until(
+      [&] { return world.step_status(1, 0) == StatusCode::kRANK_LOST; }, kSecond));
+  EXPECT_GT(world.cluster.now_ns() - began_ns, kLongNs - 3'000'000);
+}
+
 // Its peer has done what it could, and waits as well: nobody is stalled.
 TEST(LateSite, IsNotBlamedOnItsPeer) {
   for (const uint32_t late_one : {0u, 1u}) {
