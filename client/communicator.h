@@ -106,6 +106,7 @@ class Communicator final : public CompletionSink {
   Status join(const cgx_comm_options& options);
   Result<Tensor> describe(const cgx_tensor_options& options);
   Status place_home(Tensor& tensor, void* home);
+  Status give_back(Tensor tensor);
   Status choose_site(const cgx_comm_options& options, uint32_t& arena, std::string& staged);
   Result<Place> place_staged(const StagedIn& staged, const DeviceBuffers& buffers,
                              uint64_t element_bytes);

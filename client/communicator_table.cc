@@ -68,6 +68,13 @@ Status Communicator::place_home(Tensor& tensor, void* home) {
   return {};
 }
 
+// Of a communicator that was cancelled meanwhile.
+Status Communicator::give_back(Tensor tensor) {
+  tensor.hold = {};
+  if (tensor.owned) static_cast<void>(session_.arenas().release(tensor.home).ok());
+  return cancelled();
+}
+
 Result<uint32_t> Communicator::add_tensor(const cgx_tensor_options& options) {
   CGX_ASSIGN_OR_RETURN(Use use, Use::begin(*this));
   CGX_ASSIGN_OR_RETURN(Tensor tensor, describe(options));
@@ -83,9 +90,9 @@ Result<uint32_t> Communicator::add_tensor(const cgx_tensor_options& options) {
   use.lock().unlock();  // a new arena is announced over the socket
   const Status placed = place_home(tensor, options.home);
   use.lock().lock();
-  if (!placed.ok()) {
+  if (!placed.ok() || closed_) {
     tensor_names_.erase(name);
-    return placed;
+    return placed.ok() ? give_back(std::move(tensor)) : placed;
   }
   tensors_.push_back(std::make_unique<Tensor>(std::move(tensor)));
   return static_cast<uint32_t>(tensors_.size() - 1);

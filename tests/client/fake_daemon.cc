@@ -178,7 +178,9 @@ void FakeDaemon::greet(Session& session, uint32_t request) {
 }
 
 void FakeDaemon::read_socket(Session& session) {
+  reading_ = pause_.load().count() > 0;
   std::this_thread::sleep_for(pause_.load());
+  reading_ = 0;
   std::vector<std::byte> packet(wire::kSessionPacketBytesMax);
   iovec part{packet.data(), packet.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];

@@ -48,6 +48,7 @@ class FakeDaemon {
   void freeze();
   // Takes so long before each message.
   void read_every(std::chrono::milliseconds pause) { pause_ = pause; }
+  size_t reading() const { return reading_; }  // messages that it takes so long before
   // Results stay back until released: steps and calls pend.
   void hold(bool held) { held_ = held; }
   // A rank that closes its communicator is not told that its memory is its own again.
@@ -107,7 +108,7 @@ class FakeDaemon {
   std::atomic<uint16_t> fail_next_{0};
   std::atomic<uint64_t> doorbells_{0}, timeout_ms_{0};
   std::atomic<size_t> session_count_{0}, comm_count_{0}, waiting_count_{0}, committing_count_{0},
-      dropped_count_{0};
+      reading_{0}, dropped_count_{0};
   bool used_ = false;
   wire::InstanceId instance_{};
   std::vector<std::unique_ptr<Session>> sessions_;

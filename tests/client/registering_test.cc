@@ -50,6 +50,29 @@ TEST_F(RegisteringTest, HomesMustHoldTheirTensor) {
   EXPECT_OK(cgx_register(rank.comm, &options, &id));
 }
 
+TEST_F(RegisteringTest, CancellingReachesWhoMakesMemory) {
+  NEEDS_FAKE_DAEMON();
+  open_ranks(1);
+  Rank& rank = ranks_[0];
+  daemon_->read_every(std::chrono::milliseconds(500));  // the next is the arena's
+  const uint64_t elements = 4 << 20;
+  cgx_tensor_options options{.size = sizeof(options)};
+  options.name = "t";
+  options.dims = 1;
+  options.shape = &elements;
+  std::thread other([&] {
+    uint32_t id = 0;
+    EXPECT_EQ(cgx_register(rank.comm, &options, &id), CGX_CANCELLED);
+  });
+  while (daemon_->reading() == 0) std::this_thread::yield();
+  EXPECT_OK(cgx_comm_cancel(rank.comm));
+  other.join();
+  daemon_->read_every(std::chrono::milliseconds(0));
+  EXPECT_OK(cgx_comm_close(rank.comm));
+  void* memory = nullptr;
+  EXPECT_OK(cgx_arena_alloc(rank.session, elements * sizeof(float), 0, &memory));
+}
+
 TEST_F(RegisteringTest, FreedHomesStayWithTheirCommunicator) {
   open_ranks(1);
   Rank& rank = ranks_[0];

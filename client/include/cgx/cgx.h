@@ -205,8 +205,8 @@ CGX_API cgx_status cgx_comm_create(cgx_session* session, const cgx_comm_options*
 /* What bounds the waits of this communicator: the caller's timeout_ms or, without it, the daemon's
  * own. */
 CGX_API cgx_status cgx_comm_timeout(cgx_comm* comm, uint64_t* timeout_ms);
-/* Every call under way in other threads and every later one answers CGX_CANCELLED, within a second;
- * cgx_comm_close is what is left to do. */
+/* Every call under way in other threads and every later one answers CGX_CANCELLED, within a second
+ * (a cgx_register that makes memory does that first); cgx_comm_close is what is left to do. */
 CGX_API cgx_status cgx_comm_cancel(cgx_comm* comm);
 /* The same, then leaves and frees: no other thread may use `comm` from now on, those that are
  * inside leave first. Returns when the daemon has said that nothing of this communicator is read or
