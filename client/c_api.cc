@@ -138,6 +138,16 @@ Status allocate(cgx_session* session, const cgx_arena_options& options, void** m
   return store(session->session->arenas().allocate(options.bytes, alignment), memory);
 }
 
+// In a forked child a thread that it lacks may hold the mutex, and nobody else is there.
+CGX_THREAD_RULE(no_thread_safety_analysis)
+std::vector<std::unique_ptr<cgx_comm>> take_comms(cgx_session& session) {
+  const bool alone = !session.session->check_not_forked().ok();
+  if (!alone) session.mutex.lock();
+  auto comms = std::move(session.comms);
+  if (!alone) session.mutex.unlock();
+  return comms;
+}
+
 Status forget(cgx_comm* comm) {
   cgx_session& session = *comm->session;
   std::unique_ptr<cgx_comm> owned;
@@ -192,12 +202,7 @@ cgx_status cgx_close(cgx_session* session) {
   return guarded([&]() -> Status {
     const std::unique_ptr<cgx_session> owned(session);
     if (!owned) return {};
-    std::vector<std::unique_ptr<cgx_comm>> comms;  // closed before the session, without its mutex
-    {
-      const cgx::MutexLock lock(owned->mutex);
-      comms.swap(owned->comms);
-    }
-    comms.clear();
+    take_comms(*owned).clear();  // before the session, without its mutex
     const Status copies = owned->session->end_copies();
     if (copies.ok()) return {};
     owned->session->say_goodbye();

@@ -107,6 +107,8 @@ Session::~Session() {
     arenas_.abandon();
     socket_->release();
     channel_->abandon_descriptors();
+    [[maybe_unused]] SessionSocket* const waited_for =
+        socket_.release();  // its condition would wait for threads of the parent
     [[maybe_unused]] LeaderServer* const elsewhere =
         leader_.release();  // its thread is the parent's
     [[maybe_unused]] Channel* const unmapped = channel_.release();

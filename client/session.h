@@ -179,7 +179,7 @@ class Session {
   const wire::Welcome daemon_;
   const uint32_t spin_us_;
   ForkGuard guard_;
-  const std::unique_ptr<SessionSocket> socket_;
+  std::unique_ptr<SessionSocket> socket_;
   std::unique_ptr<Channel> channel_;
   ArenaSet arenas_;
   Mutex staging_mutex_;

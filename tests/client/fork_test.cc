@@ -89,6 +89,42 @@ TEST_F(ForkTest, ClosingInTheChildLeavesTheParentAlone) {
   ASSERT_OK(cgx_wait(rank.comm, 0, -1));
 }
 
+// Of threads that wait for the daemon's replies one reads the socket, the others wait for it.
+TEST_F(ForkTest, ClosingInTheChildDoesNotWaitForThreadsOfTheParent) {
+  NEEDS_FAKE_DAEMON();
+  constexpr size_t kThreads = 3;
+  open_ranks(2);
+  std::vector<cgx_comm*> comms(kThreads);
+  for (size_t i = 0; i < kThreads; ++i) {
+    each_rank([&](uint32_t number, Rank& rank) {
+      const std::string name = "c" + std::to_string(i);
+      cgx_comm_options options{.size = sizeof(options)};
+      options.name = name.c_str();
+      options.rank = number;
+      options.ranks = 2;
+      options.rendezvous = store_.callbacks();
+      cgx_comm* made = nullptr;
+      EXPECT_OK(cgx_comm_create(rank.session, &options, &made));
+      if (number == 0) comms[i] = made;
+    });
+  }
+  std::vector<std::thread> waiting;
+  for (cgx_comm* const comm : comms) {
+    waiting.emplace_back([comm] { EXPECT_EQ(cgx_commit(comm), CGX_RANK_LOST); });
+  }
+  while (daemon_->committing() < kThreads) std::this_thread::yield();
+  for (int again = 0; again < 3; ++again) {
+    EXPECT_EQ(in_child([&] {
+                ::alarm(5);
+                return static_cast<int>(cgx_close(ranks_[0].session));
+              }),
+              0);
+  }
+  EXPECT_OK(cgx_close(ranks_[1].session));
+  for (std::thread& thread : waiting) thread.join();
+  ranks_.pop_back();
+}
+
 TEST_F(ForkTest, ChildOpensItsOwnSession) {
   open_ranks(1);
   EXPECT_EQ(in_child([&] {
