@@ -142,10 +142,10 @@ ArenaSet::ArenaSet(uint64_t first_bytes, Announce announce, size_t arenas_max, D
   arenas_.reserve(arenas_max);
 }
 
-// All of them wait for one time, however many a worker that has died has left open.
+// A worker that has died is waited for once, however many it has left open.
 ArenaSet::~ArenaSet() {
   if (abandoned_) return;
-  const Deadline until = deadline_in_ms(DeviceMemory::kWorkerEndsMs);
+  const auto until = std::make_shared<Deadline>(deadline_in_ms(DeviceMemory::kWorkerEndsMs));
   const MutexLock lock(mutex_);
   for (const Arena& arena : arenas_) {
     const bool there = arena.memory != nullptr && arena.memory->device() != nullptr;
@@ -232,16 +232,16 @@ size_t ArenaSet::count() {
 Status ArenaSet::add_on(const wire::DeviceId& device, uint64_t bytes, const MakeDevice& make) {
   const auto known = unshareable_.find(device);
   if (known != unshareable_.end()) return known->second;
-  Status added = try_ways(bytes, make);
+  const uint64_t first = std::min(first_bytes_, kFirstOnDeviceMax);
+  const ArenaGrowth growth{.need = bytes, .first = first, .mapped = mapped_bytes(&device)};
+  Status added = try_ways(bytes, growth.bytes(), make);
   if (added.code() == StatusCode::kUNIMPLEMENTED) unshareable_.emplace(device, added);
   return added;
 }
 
 // The ways that memory of a GPU can go, in the order in which they are tried.
-Status ArenaSet::try_ways(uint64_t bytes, const MakeDevice& make) {
+Status ArenaSet::try_ways(uint64_t bytes, uint64_t wanted, const MakeDevice& make) {
   if (count() == arenas_max_) return full(bytes);
-  const uint64_t first_bytes = std::min(first_bytes_, kFirstOnDeviceMax);
-  const uint64_t wanted = ArenaGrowth{.need = bytes, .first = first_bytes, .mapped = 0}.bytes();
   Status first;
   for (const wire::ArenaWay way : {wire::ArenaWay::kVmm, wire::ArenaWay::kIpc}) {
     Result<std::unique_ptr<DeviceMemory>> made = make(way, wanted);
@@ -276,7 +276,7 @@ void* ArenaSet::try_allocate(const wire::DeviceId* device, uint64_t bytes, uint6
 
 Status ArenaSet::grow(uint64_t bytes) {
   if (count() == arenas_max_) return full(bytes);
-  const ArenaGrowth growth{.need = bytes, .first = first_bytes_, .mapped = mapped_bytes()};
+  const ArenaGrowth growth{.need = bytes, .first = first_bytes_, .mapped = mapped_bytes(nullptr)};
   const uint64_t wanted = growth.bytes();
   const Status status = add(wanted);
   const bool too_large = status.code() == StatusCode::kRESOURCE_EXHAUSTED && wanted > bytes;
@@ -462,12 +462,14 @@ void ArenaSet::drop(uint8_t arena, Allocator::Block& block) {
   arenas_[arena].allocator.drop(block);
 }
 
-uint64_t ArenaSet::mapped_bytes() {
+uint64_t ArenaSet::mapped_bytes(const wire::DeviceId* device) {
   const MutexLock lock(mutex_);
   uint64_t mapped = 0;
   for (const Arena& arena : arenas_) {
-    const bool here = arena.memory != nullptr && arena.memory->device() == nullptr;
-    if (here) mapped += arena.memory->bytes();
+    if (arena.memory == nullptr || arena.imported()) continue;
+    const DeviceMemory* const on = arena.memory->device();
+    const bool there = device == nullptr ? on == nullptr : on != nullptr && on->device() == *device;
+    if (there) mapped += arena.memory->bytes();
   }
   return mapped;
 }

@@ -155,7 +155,8 @@ class ArenaSet {
   void* try_allocate(const wire::DeviceId* device, uint64_t bytes, uint64_t alignment);
   Status add_on(const wire::DeviceId& device, uint64_t bytes, const MakeDevice& make)
       CGX_REQUIRES(grow_mutex_);
-  Status try_ways(uint64_t bytes, const MakeDevice& make) CGX_REQUIRES(grow_mutex_);
+  Status try_ways(uint64_t bytes, uint64_t wanted, const MakeDevice& make)
+      CGX_REQUIRES(grow_mutex_);
   Status announce(std::shared_ptr<ArenaMemory> memory) CGX_REQUIRES(grow_mutex_);
   Allocator::Block* find_import(const void* memory) CGX_REQUIRES(mutex_);
   uint32_t number_for(const ArenaMemory& memory);
@@ -167,7 +168,7 @@ class ArenaSet {
   Status grow(uint64_t bytes) CGX_REQUIRES(grow_mutex_);
   Status add(uint64_t bytes) CGX_REQUIRES(grow_mutex_);
   size_t count();
-  uint64_t mapped_bytes();
+  uint64_t mapped_bytes(const wire::DeviceId* device);  // by arenas of its own; null: on the host
   std::shared_ptr<ArenaMemory> lose(const wire::DeviceId& device);
   std::optional<uint32_t> usable_on(const wire::DeviceId& device);
   Status full(uint64_t bytes);

@@ -198,11 +198,13 @@ bool DeviceMemory::failed() const {
 // By handle: it must be closed there before it is freed here. The worker says so in word 0.
 bool DeviceMemory::worker_has_closed() const {
   const std::atomic_ref<uint32_t> gone(*reinterpret_cast<uint32_t*>(words_));
-  const Deadline limit = waits_until_.value_or(deadline_in_ms(kWorkerEndsMs));
+  const Deadline limit = waits_until_ ? *waits_until_ : deadline_in_ms(kWorkerEndsMs);
   while (gone.load() == 0 && Clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  return gone.load() != 0;
+  const bool closed = gone.load() != 0;
+  if (closed && waits_until_) *waits_until_ = deadline_in_ms(kWorkerEndsMs);
+  return closed;
 }
 
 // In a child of the process that made it the driver is not to be called.

@@ -63,7 +63,7 @@ class DeviceMemory {
   // The worker has closed it.
   void dropped() { announced_ = false; }
   // So long its end waits for the worker to close it; a second where nobody says so.
-  void wait_at_end(Deadline until) { waits_until_ = until; }
+  void wait_at_end(std::shared_ptr<Deadline> until) { waits_until_ = std::move(until); }
 
   // Enqueues the write behind what is on the stream. INVALID_ARGUMENT for the default stream of
   // another context. UNIMPLEMENTED where streams write no words, the handle is not one stream's, or
@@ -111,8 +111,8 @@ class DeviceMemory {
   std::byte* words_ = nullptr;
   bool pinned_ = false, announced_ = false, imported_ = false;
   uint64_t pattern_ = 0, pattern_at_ = 0;
-  std::optional<Deadline> waits_until_;
-  uint64_t before_ = 0;  // what was where the pattern goes
+  std::shared_ptr<Deadline> waits_until_;  // anew with each that is seen closed; null: its own
+  uint64_t before_ = 0;                    // what was where the pattern goes
   Mutex mutex_;
   struct Stream {
     Ready last;            // value that it will write
