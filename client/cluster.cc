@@ -104,8 +104,8 @@ bool several_machines(const LauncherWords& words) {
 }
 
 bool some_elsewhere(const LauncherWords& words, uint32_t ranks) {
-  if (words.local_ranks != 0) return ranks > words.local_ranks;
-  return words.step_machines > 1 && ranks >= words.step_ranks;
+  if (words.local_ranks != 0) return ranks > words.local_ranks && ranks <= words.ranks;
+  return words.step_machines > 1 && ranks == words.step_ranks;
 }
 
 std::string cluster_network(const LauncherWords& words) {

@@ -21,7 +21,8 @@ struct LauncherWords {
 // enough.
 bool several_machines(const LauncherWords& words);
 
-// Of so many ranks some are surely on other machines.
+// Of so many ranks some are surely on other machines. More than the launcher knows of are not its
+// own.
 bool some_elsewhere(const LauncherWords& words, uint32_t ranks);
 
 // "10.1.0.0/24": the network of the address this machine reaches the host from. Empty: the job has

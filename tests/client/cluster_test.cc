@@ -21,6 +21,8 @@ TEST(Cluster, HasRanksElsewhereOnlyWhereTheLauncherLeavesNoDoubt) {
   EXPECT_FALSE(some_elsewhere({.host = "10.1.0.2", .ranks = 4}, 4));
   EXPECT_FALSE(some_elsewhere({.ranks = 4, .local_ranks = 2}, 2));
   EXPECT_TRUE(some_elsewhere({.ranks = 4, .local_ranks = 2}, 4));
+  EXPECT_FALSE(some_elsewhere({.ranks = 1, .local_ranks = 1}, 4)) << "a script started them";
+  EXPECT_FALSE(some_elsewhere({.machines = 2, .step_ranks = 2, .step_machines = 2}, 4));
   EXPECT_FALSE(some_elsewhere({.machines = 2}, 4));
   EXPECT_FALSE(some_elsewhere({.machines = 2, .step_ranks = 4, .step_machines = 1}, 4));
   EXPECT_FALSE(some_elsewhere({.machines = 2, .step_ranks = 4, .step_machines = 2}, 2));
