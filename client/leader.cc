@@ -31,6 +31,7 @@ constexpr size_t kReadBytes = 64 << 10;
 constexpr std::chrono::milliseconds kAgain(50), kAgainAtLast(1000);
 constexpr std::chrono::milliseconds kLookForOthers(5);
 constexpr int64_t kSliceMs = 1'000;
+constexpr std::chrono::seconds kUnreachable(60);
 constexpr std::chrono::seconds kLastLooks(1);  // behind the deadline: who is missing
 
 struct Resolved {
@@ -327,8 +328,10 @@ Result<UniqueFd> LeaderStore::dial() const {
   return fd;
 }
 
-// Until the deadline, but not where the leader's machine says that nobody serves there.
+// Until the deadline, but not where the leader's machine says that nobody serves there, or does not
+// answer at all: a stopped leader's still would.
 Status LeaderStore::dial_again() {
+  const Deadline until = std::min<Deadline>(deadline_, Clock::now() + kUnreachable);
   for (;;) {
     CGX_RETURN_IF_ERROR(go_on_());
     Result<UniqueFd> fd = dial();
@@ -338,7 +341,7 @@ Status LeaderStore::dial_again() {
       fd_ = *std::move(fd);
       return {};
     }
-    if (Clock::now() >= deadline_) {
+    if (Clock::now() >= until) {
       return unavailable("CGX_LEADER=" + address_ + " does not answer any more");
     }
     std::this_thread::sleep_for(kAgain);
