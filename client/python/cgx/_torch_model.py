@@ -44,17 +44,25 @@ def models_of(parameters):
     return found
 
 
+def _leaves_out(model):
+    return getattr(model, "skip_all_reduce_unused_params", False)
+
+
 def check_all_are_reduced(model):
     """Else DDP leaves out buckets that have no gradients, the last one, too: nothing would say that a pass has ended."""
-    if getattr(model, "skip_all_reduce_unused_params", False):
+    if _leaves_out(model):
         raise ValueError("cgx.torch takes no DistributedDataParallel with skip_all_reduce_unused_params=True, which hands over a "
                          "part of the buckets only: leave it out, find_unused_parameters=True alone works")
 
 
 def check_those_of(parameters):
-    """The same, where a model has still to be found."""
-    for model in _living({id(parameter) for parameter in parameters}):
-        check_all_are_reduced(model)
+    """The same, where a model has still to be found: if all that it may be are such."""
+    wanted = {id(parameter) for parameter in parameters}
+    if any(map(_leaves_out, _living(wanted))):
+        gc.collect()  # on all ranks alike: garbage must not decide
+        found = _living(wanted)
+        if found and all(map(_leaves_out, found)):
+            check_all_are_reduced(found[0])
 
 
 def are_hidden():

@@ -359,7 +359,7 @@ class HookState:
     def _hand_over(self, part):
         if self._exchange is None:
             if self._model is None and not self._first_pass:
-                check_those_of(part.tensors)
+                self._check_those_of(part.tensors)
             self._first_pass.append(part)
             if not part.is_last:
                 return
@@ -467,10 +467,19 @@ class HookState:
         self._exchange, self._left, self._step = exchange, None, self._passes
         self._telling.joined(exchange.communicator)
 
+    def _check_those_of(self, parameters):
+        try:
+            with self._telling_others():
+                check_those_of(parameters)
+        except Exception:
+            count_attempt(self.process_group, self.name)
+            raise
+
     def _check_group(self):
         """The name and the ranks were chosen before the model was found."""
         model = self.model()
-        ranks = ranks_of(model.process_group) if self.process_group is None and model is not None else None
+        known = self.process_group is None and model is not None and lives(weakref.ref(model.process_group))
+        ranks = ranks_of(model.process_group) if known else None
         if ranks is not None and len(ranks) < world_size():
             raise ValueError(f"hook state {self.name} is for all ranks, and its model's process group has ranks {ranks} only: "
                              "give HookState the model or its process_group")
