@@ -36,16 +36,23 @@ std::string sender_text(const siginfo_t& signal) {
 // When a private daemon should end. Two looks: a client that closes may be about to come again.
 class PrivateLife {
  public:
+  explicit PrivateLife(uint64_t drain_ms) : drain_ns_(drain_ms * kMillisecond) {}
+
   bool over(Daemon& daemon) {
     const uint64_t now = monotonic_ns();
     if (daemon.connected()) idle_since_ns_ = now;
     const uint64_t limit = daemon.sessions_ever() > 0 ? kPrivateLingerNs : kPrivateFirstNs;
+    if (now - idle_since_ns_ >= limit && now - idle_since_ns_ < limit + drain_ns_) {
+      const auto owed = daemon.last_frames();  // who comes while these leave is still served
+      if (owed && !owed->empty()) return false;
+    }
     if (now - idle_since_ns_ >= limit) daemon.stop_accepting();
     // Who was let in just before is served to the end.
     return now - idle_since_ns_ >= limit + kLookNs;
   }
 
  private:
+  const uint64_t drain_ns_;
   uint64_t idle_since_ns_ = monotonic_ns();
 };
 
@@ -203,7 +210,7 @@ bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper
 }
 
 int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions options) {
-  PrivateLife life;
+  PrivateLife life(options.config.timeouts().drain_ms());
   Watchdog watchdog(log);
   const FilesAtStart files(options.config);
   const uint64_t look_ns = options.private_daemon ? kLookNs : kLongNs;
@@ -218,7 +225,6 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
     if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options, files, *signal);
     watchdog.look(daemon);
     if (!options.private_daemon || !life.over(daemon)) continue;
-    let_last_frames_leave(daemon, signals, options.config.timeouts().drain_ms());
     log.write(LogLevel::kInfo, "stopped", {{"cause", "its last trainer has gone"}});
     return 0;
   }
