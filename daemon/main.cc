@@ -133,8 +133,9 @@ sigset_t block_signals(bool beside_a_command) {
   sigset_t set;
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGCHLD);
-  for (const int signal : RunCommand::forwarded()) {
-    if (!beside_a_command || !is_ignored(signal)) ::sigaddset(&set, signal);
+  for (const int signal : RunCommand::forwarded()) ::sigaddset(&set, signal);
+  for (const int signal : kOfATerminal) {
+    if (beside_a_command && is_ignored(signal)) ::sigdelset(&set, signal);
   }
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_IGN);

@@ -7,7 +7,11 @@
 #include <signal.h>
 #include <spawn.h>
 
+#include <array>
+
 namespace cgx::daemon {
+
+inline constexpr std::array kOfATerminal = {SIGHUP, SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU};
 
 inline bool is_ignored(int signal) {
   struct sigaction now {};
@@ -21,7 +25,7 @@ class SpawnAttributes {
     sigset_t none, all;
     ::sigemptyset(&none);
     ::sigfillset(&all);
-    for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU}) {
+    for (const int signal : kOfATerminal) {
       if (is_ignored(signal)) ::sigdelset(&all, signal);
     }
     ::posix_spawnattr_setsigmask(&attributes_, &none);
