@@ -225,12 +225,12 @@ v1::Totals Look::totals() {
 }
 
 // One address of each daemon that this one has links with. Whom it has not met yet a client may
-// have made up.
-std::vector<std::string> Look::linked() {
+// have made up: only operators are told what keeps it from them.
+std::vector<std::string> Look::linked(bool for_operator) {
   const Result<scheduler::Snapshot> snapshot = port_.snapshot(kSnapshotNs);
   std::set<std::string> addresses;
   for (const auto& peer : snapshot.ok() ? snapshot->peers : decltype(snapshot->peers){}) {
-    if (peer.state == "connecting") continue;
+    if (!for_operator && peer.state == "connecting") continue;
     for (const std::string& each : split(peer.address)) {
       if (!facts_.trusted.contains(host_of(each))) continue;
       addresses.insert(each);
@@ -265,7 +265,7 @@ v1::Diagnosis Look::diagnose(const v1::DiagnoseRequest& request, bool for_operat
       peers.emplace_back(each, Terms{for_operator, for_operator, end_ns, waits});
     }
     if (request.linked()) {
-      for (std::string& each : linked())
+      for (std::string& each : linked(for_operator))
         peers.emplace_back(std::move(each), Terms{true, for_operator, end_ns, waits});
     }
     if (peers.size() > kPeersMax) peers.resize(kPeersMax);

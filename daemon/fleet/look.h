@@ -69,7 +69,7 @@ class Look {
   Seen look_at(const std::string& asked, const Terms& terms) const;
   void compare(v1::LookReply reply, const std::string& address, const Terms& terms,
                Seen& seen) const;
-  std::vector<std::string> linked();
+  std::vector<std::string> linked(bool for_operator);
   v1::Totals totals();
 
   const LookFacts facts_;
