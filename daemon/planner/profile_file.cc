@@ -18,6 +18,8 @@ namespace {
 
 using scheduler::KeptProfiles;
 
+constexpr size_t kUnwrittenMax = 64;
+
 Status failed(const std::string& what) {
   return {StatusCode::kUNAVAILABLE, what + ": " + std::strerror(errno)};
 }
@@ -102,20 +104,22 @@ ProfileFile::ProfileFile(std::string path, scheduler::EventSink& events)
 }
 
 void ProfileFile::kept(const scheduler::KeptFor& whose, const scheduler::Profile& profile) {
-  change([&](KeptProfiles& profiles) { profiles.keep(whose, profile); });
+  change([whose, profile](KeptProfiles& profiles) { profiles.keep(whose, profile); });
 }
 
 void ProfileFile::forgotten(const scheduler::KeptFor& whose) {
-  change([&](KeptProfiles& profiles) { profiles.forget(whose); });
+  change([whose](KeptProfiles& profiles) { profiles.forget(whose); });
 }
 
 // Of what is there now: other daemons may have kept plans since.
-void ProfileFile::change(const std::function<void(KeptProfiles&)>& what) {
+void ProfileFile::change(Change what) {
+  if (unwritten_.size() == kUnwrittenMax) unwritten_.pop_front();
+  unwritten_.push_back(std::move(what));
   const Result<UniqueFd> lock = lock_file(path_);
   Result<KeptProfiles> found = lock.ok() ? read_profiles(path_) : lock.status();
   const bool of_others = found.status().code() == StatusCode::kPERMISSION_DENIED;
-  if (found.ok() && !said_) profiles_ = *std::move(found);  // else it lacks what was kept last
-  what(profiles_);
+  if (found.ok()) profiles_ = *std::move(found);
+  for (const Change& each : unwritten_) each(profiles_);
   const Status status = !lock.ok()  ? lock.status()
                         : of_others ? found.status()
                                     : replace_file(path_, profiles_.to_text());
@@ -124,6 +128,7 @@ void ProfileFile::change(const std::function<void(KeptProfiles&)>& what) {
                   "plans are not kept in " + path_ + ": " + status.message());
   }
   said_ = !status.ok();
+  if (status.ok()) unwritten_.clear();
 }
 
 }  // namespace cgx::daemon

@@ -7,6 +7,7 @@
 // and the daemon goes on without.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,12 +26,14 @@ class ProfileFile final : public scheduler::ProfileLog {
   void forgotten(const scheduler::KeptFor& whose) override;
 
  private:
-  void change(const std::function<void(scheduler::KeptProfiles&)>& what);
+  using Change = std::function<void(scheduler::KeptProfiles&)>;
+  void change(Change what);
 
   std::string path_;
   scheduler::EventSink& events_;
   scheduler::KeptProfiles profiles_;
-  bool said_ = false;  // that it cannot be written
+  std::deque<Change> unwritten_;  // the last one could not be written, and what came before it
+  bool said_ = false;             // that it cannot be written
 };
 
 }  // namespace cgx::daemon
