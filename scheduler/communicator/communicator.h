@@ -384,7 +384,7 @@ class Communicator final : public OperationPort,
   void check_frozen();
   // The machine is not to blame yet, who waits for it `waited_ns` too long, of at most `limit_ns`.
   bool excused(uint32_t machine, uint64_t waited_ns, uint64_t limit_ns) const;
-  uint32_t awaited_machine() const;  // by the oldest thing that stands still; or kNobody
+  uint32_t awaited_machine() const;  // by what stands still; or kNobody
   void check_peers();
   void check_agreements();
   void check_stalled();
@@ -406,6 +406,7 @@ class Communicator final : public OperationPort,
   const uint16_t index_;
   BufferPool pool_;  // outlives the plans that reserve from it
   State state_ = State::kJoining;
+  uint32_t awaited_ = kNobody;  // at the last heartbeats
   Status failure_;
   uint64_t timeout_ns_ = 0, created_ns_ = 0;
   bool leaving_ = false;  // nothing more is started: leave_at_border() waits for the others

@@ -131,6 +131,7 @@ std::vector<uint32_t> Communicator::not_committing() const {
 
 void Communicator::send_heartbeats() {
   if (members_.machines() == 1 || state_ == State::kJoining) return;
+  awaited_ = awaited_machine();
   for (uint32_t k = 0; k < members_.machines(); ++k) {
     if (k != members_.machine) send_heartbeat(k);
   }
@@ -138,7 +139,7 @@ void Communicator::send_heartbeats() {
 
 void Communicator::send_heartbeat(uint32_t machine, uint64_t padded_bytes) {
   const Peers::Beat beat{steps_.step(),          calls_.completed_end(), steps_.missing_ranks(),
-                         calls_.missing_ranks(), not_committing(),       awaited_machine()};
+                         calls_.missing_ranks(), not_committing(),       awaited_};
   wire::FrameHeader header = header_for(wire::FrameType::kHeartbeat);
   header.progress = peers_.next_beat();
   send_to(machine, header, peers_.beat_for(machine, beat, fine_now_ns(), padded_bytes), kNoSlab);
