@@ -56,6 +56,11 @@ class FullGpu(AgainCase):
             self.assertEqual([line.split()[2] for line in said], ["5000", str(5 << 20)], (arena_bytes, memory))
 
 
+class ManyArrays(AgainCase):
+    def test_arenas_on_a_gpu_grow_with_what_there_is(self):
+        self.assertEqual(self.run_ranks(["arena"], "many", places=[0])[0].splitlines(), ["made 70"])
+
+
 class WorkerDied(AgainCase):
     def kill_workers(self):
         for pid in self.workers():

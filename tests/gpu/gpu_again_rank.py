@@ -86,6 +86,12 @@ def full(rank, arena_bytes):
             array.free()
 
 
+def many(rank):
+    """More arrays than a session has arenas, each more than half of the smallest arena."""
+    with rank.session(arena_bytes=1 << 20) as session, rank.meet(session, "first"):
+        print("made", len([session.empty((300_000,), "fp32", device=rank.device) for _ in range(70)]), flush=True)
+
+
 def register_home(comm, array):
     """As C programs do: an array on a GPU that is a tensor's home."""
     shape = (ctypes.c_uint64 * 1)(array.shape[0])
@@ -112,7 +118,7 @@ def homes(rank):
             array.free()
 
 
-PARTS = {"homes": homes, "refused": refused, "bereft": bereft, "full": full}
+PARTS = {"homes": homes, "many": many, "refused": refused, "bereft": bereft, "full": full}
 
 
 def main(kind, rank, ranks, folder, job, part):
