@@ -117,11 +117,12 @@ void ProfileFile::change(Change what) {
   unwritten_.push_back(std::move(what));
   const Result<UniqueFd> lock = lock_file(path_);
   Result<KeptProfiles> found = lock.ok() ? read_profiles(path_) : lock.status();
-  const bool of_others = found.status().code() == StatusCode::kPERMISSION_DENIED;
+  const Status reading = found.status();
+  const bool of_others = reading.code() == StatusCode::kPERMISSION_DENIED;
   if (found.ok()) profiles_ = *std::move(found);
   for (const Change& each : unwritten_) each(profiles_);
   const Status status = !lock.ok()  ? lock.status()
-                        : of_others ? found.status()
+                        : of_others ? reading
                                     : replace_file(path_, profiles_.to_text());
   if (!status.ok() && !said_) {
     events_.event(scheduler::EventLevel::kWarning,
