@@ -384,7 +384,8 @@ class Communicator final : public OperationPort,
   void check_frozen();
   // The machine is not to blame yet, who waits for it `waited_ns` too long, of at most `limit_ns`.
   bool excused(uint32_t machine, uint64_t waited_ns, uint64_t limit_ns) const;
-  uint32_t awaited_machine() const;  // by what stands still; or kNobody
+  bool cannot_answer(uint32_t machine) const;
+  uint32_t awaited_machine() const;  // by what stands still, and cannot answer; or kNobody
   void check_peers();
   void check_agreements();
   void check_stalled();

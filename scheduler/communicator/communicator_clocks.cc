@@ -57,39 +57,42 @@ void Communicator::check_frozen() {
        Scope::kCommunicator);
 }
 
-// Its word may wait where its heartbeats do. It may not have got yet what it is to answer. And it
-// may wait for somebody else itself.
+// Or it waits itself for a machine that is excused where it is.
 bool Communicator::excused(uint32_t machine, uint64_t waited_ns, uint64_t limit_ns) const {
-  if (waited_ns >= kExcusedMax * limit_ns) return false;
-  const uint64_t unheard_ns = port_.now_ns() - peers_[machine].last_heard_ns;
-  return unheard_ns >= 3 * port_.options().timeouts.heartbeat_ns ||
-         port_.under_way(*this, machine) || peers_.waits_elsewhere(machine);
+  return waited_ns < kExcusedMax * limit_ns &&
+         (cannot_answer(machine) || peers_.waits_elsewhere(machine));
 }
 
-// Whoever waits for nobody else holds the others up, and earlier than others who has to begin.
+// Its word may wait where its heartbeats do, or it may not have got yet what it is to answer.
+bool Communicator::cannot_answer(uint32_t machine) const {
+  const uint64_t unheard_ns = port_.now_ns() - peers_[machine].last_heard_ns;
+  return unheard_ns >= 3 * port_.options().timeouts.heartbeat_ns || port_.under_way(*this, machine);
+}
+
+// Only one that is seen to be held up here: what others say is not passed on, so that machines
+// which wait for each other in a circle excuse nobody.
 uint32_t Communicator::awaited_machine() const {
-  std::pair<bool, uint32_t> least(true, UINT32_MAX);  // it waits for another one; the round
-  uint32_t awaited = kNobody;
-  const auto choose = [&](uint32_t machine, uint32_t round) {
-    const std::pair<bool, uint32_t> key(peers_.waits_elsewhere(machine), round);
-    if (awaited != kNobody && key >= least) return;
-    least = key;
-    awaited = machine;
-  };
   if (state_ == State::kFrozen && !awaited_start_) {
-    for (const uint32_t k : terms_.awaited()) choose(k, 1);
-  }
-  if (state_ != State::kRunning && state_ != State::kReady) return awaited;
-  const auto look = [&](const Operation& operation) {
-    const uint64_t still_ns = port_.now_ns() - operation.last_progress_ns();
-    if (still_ns < port_.options().timeouts.heartbeat_ns || operation.tickets_open()) return;
-    for (uint32_t k = 0; k < members_.machines(); ++k) {
-      const uint32_t round = k == members_.machine ? 0 : operation.waits_for(k);
-      if (round != 0) choose(k, round);
+    for (const uint32_t k : terms_.awaited()) {
+      if (cannot_answer(k)) return k;
     }
+  }
+  if (state_ != State::kRunning && state_ != State::kReady) return kNobody;
+  const auto look = [&](const Operation& operation) -> uint32_t {
+    const uint64_t still_ns = port_.now_ns() - operation.last_progress_ns();
+    const bool still = still_ns >= port_.options().timeouts.heartbeat_ns;
+    for (uint32_t k = 0; still && !operation.tickets_open() && k < members_.machines(); ++k) {
+      if (k != members_.machine && cannot_answer(k) && operation.waits_for(k) != 0) return k;
+    }
+    return kNobody;
   };
-  for (const auto& operation : steps_.operations()) look(*operation);
-  for (const auto& operation : calls_.operations()) look(*operation);
+  uint32_t awaited = kNobody;
+  for (const auto& operation : steps_.operations()) {
+    if (awaited == kNobody) awaited = look(*operation);
+  }
+  for (const auto& operation : calls_.operations()) {
+    if (awaited == kNobody) awaited = look(*operation);
+  }
   return awaited;
 }
 
