@@ -49,25 +49,8 @@ class Findings {
   std::string lines_;
 };
 
-struct NamedFile {
-  const char* key;
-  const std::string& path;  // empty: none
-};
-
-// Certificates and keys.
-std::vector<NamedFile> files_of(const v1::Config& config) {
-  const v1::Tls &mesh = config.mesh().tls(), &control = config.control().tls();
-  return {{"mesh.tls.ca_file", mesh.ca_file()},
-          {"mesh.tls.certificate_file", mesh.certificate_file()},
-          {"mesh.tls.key_file", mesh.key_file()},
-          {"control.tls.ca_file", control.ca_file()},
-          {"control.tls.certificate_file", control.certificate_file()},
-          {"control.tls.key_file", control.key_file()},
-          {"mesh.key_file", config.mesh().key_file()}};
-}
-
 void readable(const NamedFile& file, Findings& findings) {
-  if (file.path.empty() || ::access(file.path.c_str(), R_OK) == 0) return;
+  if (::access(file.path.c_str(), R_OK) == 0) return;
   findings.add(file.key, file.path + ": " + std::strerror(errno));
 }
 
@@ -157,7 +140,7 @@ void has_address(const char* key, const std::string& address, Findings& findings
 }
 
 void check_files(const v1::Config& config, Findings& findings) {
-  for (const NamedFile& file : files_of(config)) readable(file, findings);
+  for (const NamedFile& file : secret_files(config)) readable(file, findings);
   const std::string& made = config.run_directory();
   has_folder("client.socket", config.client().socket(), made, findings);
   has_folder("control.socket", config.control().socket(), made, findings);
@@ -226,9 +209,9 @@ std::vector<std::string> secrets_warnings(const v1::Config& config, const std::s
     warnings.push_back("mesh.cluster_key: every user of this machine can read " + file +
                        "; mesh.key_file names a file that they cannot");
   }
-  for (const NamedFile& each : files_of(config)) {
-    if (::geteuid() != 0 || each.path.empty() || !is_closed_but_to_root(each.path)) continue;
-    warnings.push_back(std::string(each.key) + ": root can read " + each.path +
+  for (const NamedFile& each : secret_files(config)) {
+    if (::geteuid() != 0 || !is_closed_but_to_root(each.path)) continue;
+    warnings.push_back(each.key + ": root can read " + each.path +
                        "; the service cannot if its unit gives it another user (User=)");
   }
   return warnings;

@@ -183,6 +183,22 @@ std::string as_dialed(const std::string& address) {
   return address_of(host_of(address), static_cast<uint16_t>(port));
 }
 
+std::vector<NamedFile> secret_files(const v1::Config& config) {
+  std::vector<NamedFile> files;
+  const auto add = [&](const std::string& key, const std::string& path) {
+    if (!path.empty()) files.push_back({key, path});
+  };
+  const auto add_tls = [&](const std::string& of, const v1::Tls& tls) {
+    add(of + ".tls.ca_file", tls.ca_file());
+    add(of + ".tls.certificate_file", tls.certificate_file());
+    add(of + ".tls.key_file", tls.key_file());
+  };
+  add_tls("mesh", config.mesh().tls());
+  add_tls("control", config.control().tls());
+  add("mesh.key_file", config.mesh().key_file());
+  return files;
+}
+
 Result<DaemonOptions> daemon_options(const v1::Config& config) {
   DaemonOptions options;
   options.name = host_name();

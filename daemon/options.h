@@ -21,6 +21,12 @@ Status resolve_network(v1::Config& config);
 const char* version_text();    // "cgxd 0.1.0"
 const char* version_number();  // "0.1.0"
 
+// Certificates and keys: files that are read at the start. Those that the configuration names.
+struct NamedFile {
+  std::string key, path;
+};
+std::vector<NamedFile> secret_files(const v1::Config& config);
+
 // Permission bits and group of a socket, as the configuration writes them.
 Result<mode_t> socket_mode(const std::string& text);
 

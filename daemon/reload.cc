@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <utility>
+
 namespace cgx::daemon {
 namespace {
 
@@ -17,23 +19,16 @@ uint64_t mark_of(const std::string& path) {
 }  // namespace
 
 FilesAtStart::FilesAtStart(const v1::Config& config) {
-  const auto add = [this](const std::string& key, const std::string& path) {
-    if (!path.empty()) files_.push_back({key, path, mark_of(path)});
-  };
-  const auto add_tls = [&](const std::string& of, const v1::Tls& tls) {
-    add(of + ".tls.ca_file", tls.ca_file());
-    add(of + ".tls.certificate_file", tls.certificate_file());
-    add(of + ".tls.key_file", tls.key_file());
-  };
-  add("mesh.key_file", config.mesh().key_file());
-  add_tls("mesh", config.mesh().tls());
-  add_tls("control", config.control().tls());
+  for (NamedFile& file : secret_files(config)) {
+    const uint64_t mark = mark_of(file.path);
+    files_.push_back({std::move(file), mark});
+  }
 }
 
 std::vector<std::string> FilesAtStart::changed() const {
   std::vector<std::string> keys;
   for (const File& file : files_) {
-    if (mark_of(file.path) != file.mark) keys.push_back(file.key);
+    if (mark_of(file.named.path) != file.mark) keys.push_back(file.named.key);
   }
   return keys;
 }

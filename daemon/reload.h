@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "daemon/options.h"
 #include "proto/messages/config.pb.h"
 
 namespace cgx::daemon {
@@ -25,7 +26,7 @@ class FilesAtStart {
 
  private:
   struct File {
-    std::string key, path;
+    NamedFile named;
     uint64_t mark = 0;  // 0: there is none
   };
   std::vector<File> files_;
