@@ -113,6 +113,7 @@ void ProfileFile::forgotten(const scheduler::KeptFor& whose) {
 
 // Of what is there now: other daemons may have kept plans since.
 void ProfileFile::change(Change what) {
+  const bool said = !unwritten_.empty();
   if (unwritten_.size() == kUnwrittenMax) unwritten_.pop_front();
   unwritten_.push_back(std::move(what));
   const Result<UniqueFd> lock = lock_file(path_);
@@ -124,11 +125,10 @@ void ProfileFile::change(Change what) {
   const Status status = !lock.ok()  ? lock.status()
                         : of_others ? reading
                                     : replace_file(path_, profiles_.to_text());
-  if (!status.ok() && !said_) {
+  if (!status.ok() && !said) {
     events_.event(scheduler::EventLevel::kWarning,
                   "plans are not kept in " + path_ + ": " + status.message());
   }
-  said_ = !status.ok();
   if (status.ok()) unwritten_.clear();
 }
 

@@ -33,7 +33,6 @@ class ProfileFile final : public scheduler::ProfileLog {
   scheduler::EventSink& events_;
   scheduler::KeptProfiles profiles_;
   std::deque<Change> unwritten_;  // the last one could not be written, and what came before it
-  bool said_ = false;             // that it cannot be written
 };
 
 }  // namespace cgx::daemon
