@@ -92,6 +92,12 @@ bool is_idle(const std::shared_ptr<ArenaMemory>& memory) {
   return memory == nullptr || memory->device() == nullptr || memory->device()->idle();
 }
 
+// Null: on the host.
+bool lies_on(const ArenaMemory& memory, const wire::DeviceId* device) {
+  const DeviceMemory* const on = memory.device();
+  return device == nullptr ? on == nullptr : on != nullptr && on->device() == *device;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<ArenaMemory>> ArenaMemory::create(uint64_t bytes) {
@@ -264,9 +270,7 @@ void* ArenaSet::try_allocate(const wire::DeviceId* device, uint64_t bytes, uint6
   const MutexLock lock(mutex_);
   for (Arena& arena : arenas_) {
     if (arena.memory == nullptr || arena.imported()) continue;
-    const DeviceMemory* const on = arena.memory->device();
-    const bool there = device == nullptr ? on == nullptr : on != nullptr && on->device() == *device;
-    if (!there || !arena.usable || arena.lost) continue;
+    if (!lies_on(*arena.memory, device) || !arena.usable || arena.lost) continue;
     if (const auto offset = arena.allocator.allocate(bytes, alignment)) {
       return arena.memory->base() + *offset;
     }
@@ -467,9 +471,7 @@ uint64_t ArenaSet::mapped_bytes(const wire::DeviceId* device) {
   uint64_t mapped = 0;
   for (const Arena& arena : arenas_) {
     if (arena.memory == nullptr || arena.imported()) continue;
-    const DeviceMemory* const on = arena.memory->device();
-    const bool there = device == nullptr ? on == nullptr : on != nullptr && on->device() == *device;
-    if (there) mapped += arena.memory->bytes();
+    if (lies_on(*arena.memory, device)) mapped += arena.memory->bytes();
   }
   return mapped;
 }
