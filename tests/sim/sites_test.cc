@@ -124,16 +124,21 @@ TEST(LateSite, ARankIsToldOfAFailureWhenItsBuffersAreItsOwnAgain) {
   }
 }
 
+// All of step 0 but its ends.
+void submit_without_end(World& world) {
+  fill(world.cluster, world.tensors, 0);
+  for (uint32_t rank = 0; rank < world.cluster.size(); ++rank) {
+    for (uint32_t t = 0; t < world.tensors.size(); ++t) {
+      ASSERT_TRUE(world.cluster.submit(rank, 0, t, world.tensors[t]).ok());
+    }
+  }
+  world.cluster.run_for(1'000'000);
+}
+
 TEST(LateSite, ARankThatEndsItsStepAfterTheFailureIsToldAsLateAsOthers) {
   for (const bool hears_first : {true, false}) {
     World world({1, 2}, with_late_machine(kLongNs));
-    fill(world.cluster, world.tensors, 0);
-    for (uint32_t rank = 0; rank < 3; ++rank) {
-      for (uint32_t t = 0; t < world.tensors.size(); ++t) {
-        ASSERT_TRUE(world.cluster.submit(rank, 0, t, world.tensors[t]).ok());
-      }
-    }
-    world.cluster.run_for(1'000'000);
+    ASSERT_NO_FATAL_FAILURE(submit_without_end(world));
     const int64_t began_ns = world.cluster.now_ns();
     world.cluster.kill_rank(0);
     if (hears_first) world.cluster.run_for(1'000'000);
@@ -148,13 +153,7 @@ TEST(LateSite, ARankThatEndsItsStepAfterTheFailureIsToldAsLateAsOthers) {
 
 TEST(LateSite, ARankThatEndsItsStepWhileItIsSettledIsToldOfItsEndAsLateAsOthers) {
   World world({1, 2}, with_late_machine(kLongNs));
-  fill(world.cluster, world.tensors, 0);
-  for (uint32_t rank = 0; rank < 3; ++rank) {
-    for (uint32_t t = 0; t < world.tensors.size(); ++t) {
-      ASSERT_TRUE(world.cluster.submit(rank, 0, t, world.tensors[t]).ok());
-    }
-  }
-  world.cluster.run_for(1'000'000);
+  ASSERT_NO_FATAL_FAILURE(submit_without_end(world));
   const int64_t began_ns = world.cluster.now_ns();
   ASSERT_TRUE(world.cluster.submit(2, 0, 0, world.tensors[0]).ok());  // gives its pass up
   ASSERT_TRUE(world.cluster.end_step(1, 0).ok());

@@ -64,15 +64,20 @@ TEST(StalledPeer, IsNamedByBothOthersThoughTheyWaitForEachOther) {
   }
 }
 
-// What it waits for takes longer to get there than a machine that is stuck would be given.
-TEST(StalledPeer, IsNobodyWhoHasNotGotWhatHeIsToAnswer) {
-  SlowLink link{.from = 0, .to = 1, .slow_ns = 25 * kSecond};
+// Scatter, and a machine that is lost later than heartbeats come over the link once it is slow.
+ClusterOptions over(SlowLink& link) {
   ClusterOptions options = link.options();
   options.policy = raw_policy();
   options.policy.collective = scheduler::CollectiveWish::kScatter;
   options.sent_on_arrival = true;
-  options.timeouts.peer_lost_ns = 30 * kSecond;  // its heartbeats are as late
-  World world({1, 1}, options, /*raw=*/false);
+  options.timeouts.peer_lost_ns = 30 * kSecond;
+  return options;
+}
+
+// What it waits for takes longer to get there than a machine that is stuck would be given.
+TEST(StalledPeer, IsNobodyWhoHasNotGotWhatHeIsToAnswer) {
+  SlowLink link{.from = 0, .to = 1, .slow_ns = 25 * kSecond};
+  World world({1, 1}, over(link), /*raw=*/false);
   ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
   link.slow = true;
   submit_step(world.cluster, world.tensors, 1);
@@ -91,12 +96,7 @@ TEST(StalledPeer, IsNobodyWhoHasNotGotWhatHeIsToAnswer) {
 // Machine 2 waits for what machine 1 makes of a part that is still on its way there.
 TEST(StalledPeer, IsNobodyWhoWaitsForAThird) {
   SlowLink link{.from = 0, .to = 1, .slow_ns = 25 * kSecond};
-  ClusterOptions options = link.options();
-  options.policy = raw_policy();
-  options.policy.collective = scheduler::CollectiveWish::kScatter;
-  options.sent_on_arrival = true;
-  options.timeouts.peer_lost_ns = 30 * kSecond;  // its heartbeats are as late
-  World world({1, 1, 1}, options, /*raw=*/false);
+  World world({1, 1, 1}, over(link), /*raw=*/false);
   ASSERT_NO_FATAL_FAILURE(run_step(world.cluster, world.tensors, 0));
   link.slow = true;
   submit_step(world.cluster, world.tensors, 1);

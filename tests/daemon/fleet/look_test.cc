@@ -35,19 +35,23 @@ class LyingLook final : public v1::MeshHandshake::Service {
   const std::string host_;
 };
 
+// Of a daemon on this machine alone.
+LookFacts facts_of(uint16_t usual_port, const std::string& own_address = "127.0.0.1:1") {
+  return {.name = "here",
+          .mesh_address = own_address,
+          .trusted = NetworkList::loopback(),
+          .agreed = {},
+          .cluster_key = {},
+          .tls = {},
+          .other_ports = {},
+          .usual_port = usual_port};
+}
+
 class LookTest : public ::testing::Test {
  protected:
   v1::Diagnosis look_at(const std::string& asked, uint16_t usual_port, bool for_operator,
                         const std::string& own_address = "127.0.0.1:1") {
-    Look look({.name = "here",
-               .mesh_address = own_address,
-               .trusted = NetworkList::loopback(),
-               .agreed = {},
-               .cluster_key = {},
-               .tls = {},
-               .other_ports = {},
-               .usual_port = usual_port},
-              port_);
+    Look look(facts_of(usual_port, own_address), port_);
     v1::DiagnoseRequest request;
     request.add_peers(asked);
     return look.diagnose(request, for_operator);
@@ -104,15 +108,7 @@ TEST_F(LookTest, AsksNobodyWhomADaemonHasNotMet) {
     scheduler::Snapshot shown;
     shown.peers = {peer};
     port_.show(shown);
-    Look look({.name = "here",
-               .mesh_address = "127.0.0.1:1",
-               .trusted = NetworkList::loopback(),
-               .agreed = {},
-               .cluster_key = {},
-               .tls = {},
-               .other_ports = {},
-               .usual_port = 7},
-              port_);
+    Look look(facts_of(7), port_);
     v1::DiagnoseRequest request;
     request.set_linked(true);
     const v1::Diagnosis seen = look.diagnose(request, /*for_operator=*/false);
@@ -129,25 +125,13 @@ TEST_F(LookTest, TakesAnIpv6AddressForOne) {
   }
 }
 
-// Of a daemon on this machine alone.
-LookFacts facts_of(const Liar& liar) {
-  return {.name = "here",
-          .mesh_address = "127.0.0.1:1",
-          .trusted = NetworkList::loopback(),
-          .agreed = {},
-          .cluster_key = {},
-          .tls = {},
-          .other_ports = {},
-          .usual_port = liar.port()};
-}
-
 // A name server that says nothing.
 TEST_F(LookTest, ANameThatIsNotResolvedKeepsNobodysFindings) {
   LyingLook answers("127.0.0.2");
   const Liar liar(answers);
   std::promise<void> let_go;
   const std::shared_future<void> silence = let_go.get_future().share();
-  LookFacts facts = facts_of(liar);
+  LookFacts facts = facts_of(liar.port());
   facts.resolve = [silence](const std::string&) {
     silence.wait();
     return std::string();
@@ -167,7 +151,7 @@ TEST_F(LookTest, ANameThatIsNotResolvedKeepsNobodysFindings) {
 TEST_F(LookTest, LooksAtNothingOnceItsCallerHasGone) {
   LyingLook answers("127.0.0.2");
   const Liar liar(answers);
-  Look look(facts_of(liar), port_);
+  Look look(facts_of(liar.port()), port_);
   v1::DiagnoseRequest request;
   request.add_peers("127.0.0.1");
   EXPECT_EQ(look.diagnose(request, false, [] { return false; }).others_size(), 0);
