@@ -33,7 +33,8 @@ struct Candidate {
 
 struct Survey : Fit {
   uint32_t trials_max = 3, steps_max = 48;  // of a search
-  // Shortest first, but the bypass last; none is the plan that runs. Where nobody predicts times
+  // Shortest first, but the bypass last; none is the plan that runs. Where only one compressed plan
+  // was seen the bypass comes first, whatever it is predicted to take. Where nobody predicts times
   // they have none, and what sends least comes first.
   std::vector<Candidate> candidates;
 };

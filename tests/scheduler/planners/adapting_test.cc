@@ -48,6 +48,15 @@ class ChangingNetwork final : public PilotPort {
     base = make({}, {});
   }
 
+  // What an earlier run of its name found on another network: one codec for all.
+  void begin_with(const CodecSpec& spec) {
+    std::vector<Group> groups = base->plan.groups;
+    for (Group& group : groups) {
+      for (Segment& segment : group.segments) segment.spec = spec;
+    }
+    base = make(std::move(groups), {});
+  }
+
   // Other programs have the cores in bursts of a few steps: such a step takes 1.5 to 3 times as
   // long, and the daemon's arithmetic so much of that longer.
   void share_cores(uint32_t seed, double share_of_work) {
@@ -129,12 +138,14 @@ class ChangingNetwork final : public PilotPort {
     return timeline->step_ns();
   }
   double running_ns() const { return step_ns_of(base->plan); }
+  const CodecSpec& default_codec() const { return policy.default_codec; }
 
   double told_trip_ns = kTripNs;
   bool times_work = false;
   std::string said;
   int kept = 0;              // plans, after a trial
   uint64_t last_switch = 0;  // step, of plans on trial, too
+  uint64_t raw_steps = 0;    // played
 
  private:
   static constexpr uint64_t kSlabBytes = 256 * 1024;
@@ -182,6 +193,7 @@ class ChangingNetwork final : public PilotPort {
     StepSample sample;
     sample.step = step;
     sample.epoch = plan.plan.epoch;
+    raw_steps += !plan.facts->lossy;
     const auto timeline = timeline_of(plan.plan, *table, arrivals, truth);
     EXPECT_TRUE(timeline.ok()) << timeline.status().to_string();
     const double longer = disturbance() * uneven_step();
@@ -236,6 +248,26 @@ TEST(Adapting, FollowsALinkThatBecomesSlowAndFastAgain) {
     expect_close_to_the_best(job);
     job.play(150);
   }
+}
+
+TEST(Adapting, LeavesAPlanThatWasFoundOnASlowerLink) {
+  constexpr double kCrowded = 3;
+  for (const CodecSpec& spec : {kEightSpec, Policy().default_codec}) {
+    ChangingNetwork job;
+    job.be({k10Gbit, kTripNs}, kCrowded);
+    job.begin_with(spec);
+    job.play(200);
+    expect_close_to_the_best(job);
+  }
+}
+
+TEST(Adapting, TriesRawOnceOverALinkThatIsStillSlow) {
+  ChangingNetwork job;
+  job.be({k500Mbit, kTripNs}, 1);
+  job.begin_with(job.default_codec());
+  job.play(kStepsToAdapt + 10);
+  expect_close_to_the_best(job);
+  EXPECT_EQ(job.raw_steps, 4u) << "one block of one trial\n" << job.said;
 }
 
 // The last switch, trials included, is mostly within 60 steps; of ten jobs one may be unlucky.

@@ -374,6 +374,7 @@ TEST(Survey, NamesTheBypassLastAndLongerThanOthers) {
   }
   job.running = job.facts_of(four);
   SurveyQuestion question = job.question({*job.costs, {1.0, 20'000}, 0});
+  question.seen = {{job.running, 0, question.measured.step_ns, 0}};
   const SurveyPtr survey = survey_of(question);
   ASSERT_FALSE(survey->candidates.empty());
   const Candidate& last = survey->candidates.back();
@@ -383,6 +384,23 @@ TEST(Survey, NamesTheBypassLastAndLongerThanOthers) {
   question.lost = {last.groups};
   const SurveyPtr without = survey_of(question);
   for (const Candidate& candidate : without->candidates) EXPECT_FALSE(candidate.bypass);
+}
+
+TEST(Survey, NamesTheBypassFirstWhereOnlyACompressedPlanWasSeen) {
+  Job job;
+  std::vector<Group> four = job.running->plan.groups;
+  for (Group& group : four) {
+    for (Segment& segment : group.segments) segment.spec = job.policy.default_codec;
+  }
+  job.running = job.facts_of(four);
+  SurveyQuestion question = job.question({*job.costs, {80, 20'000}, 0});
+  const SurveyPtr survey = survey_of(question);
+  ASSERT_FALSE(survey->candidates.empty());
+  EXPECT_TRUE(survey->candidates.front().bypass);
+  EXPECT_GT(survey->candidates.front().step_ns, 1.5 * survey->running_ns);
+  question.seen = {{job.running, 0, question.measured.step_ns, 0}};
+  const SurveyPtr later = survey_of(question);
+  for (const Candidate& candidate : later->candidates) EXPECT_FALSE(candidate.bypass);
 }
 
 TEST(Survey, KeepsToTheMenuAndTheRules) {
