@@ -155,6 +155,7 @@ class Pilot {
   void learn_surprise(double surprise);
   std::vector<std::vector<Group>> not_again() const;
   void watch(StepSample sample);
+  void count_calm();
   void watch_window();
   void accept(const std::vector<StepSample>& steps);
   static Cause cause_of(const std::vector<StepSample>& steps, const Usual& before);

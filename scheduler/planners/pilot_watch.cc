@@ -25,10 +25,7 @@ void Pilot::watch(StepSample sample) {
   ++settled_for_;
   steps_off_ = in_a_row(steps_off_, sample.period_ns, accepted_.period_ns);
   const bool plainly = std::abs(steps_off_) >= kStepsOff;
-  calm_for_ = steps_off_ == 0 ? calm_for_ + 1 : 0;
-  calm_most_ = std::max(calm_most_, calm_for_);
-  if (calm_for_ > 0 && calm_for_ % kForgiving == 0)
-    drift_ = std::max(kDriftMin, drift_ / kDriftTimes);
+  count_calm();
   window_.push_back(std::move(sample));
   if (plainly && settled_for_ >= resting_plain_ && window_.size() >= kStepsOff) {
     const std::vector<StepSample> last(window_.end() - kStepsOff, window_.end());
@@ -55,6 +52,15 @@ void Pilot::watch(StepSample sample) {
   if (window_.size() < (at_rest_ ? kWindow : kAtRest)) return;
   samples_ = std::exchange(window_, {});
   watch_window();
+}
+
+// A lone step that is off is a pause of the trainer's: a checkpoint, an evaluation, a slow batch.
+// It does not count, and the steps on both sides of it are in a row.
+void Pilot::count_calm() {
+  if (std::abs(steps_off_) > 1) calm_for_ = 0;
+  if (steps_off_ != 0) return;
+  calm_most_ = std::max(calm_most_, ++calm_for_);
+  if (calm_for_ % kForgiving == 0) drift_ = std::max(kDriftMin, drift_ / kDriftTimes);
 }
 
 // While plans alternated, a step took what they did to each other, too: what it takes now is what

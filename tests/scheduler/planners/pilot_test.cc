@@ -519,6 +519,23 @@ TEST(Pilot, TakesAPauseOfTheTrainerForNoChange) {
   }
 }
 
+TEST(Pilot, IsNotMadeRestlessByPauses) {
+  PlayedJob job;
+  job.pauses_every = 90;
+  job.pause_ns = 300;
+  job.take_times(100, 120);
+  job.play(500);
+  job.take_times(200, 100);
+  job.play(500);
+  ASSERT_EQ(job.running(), kFour) << job.verdicts();
+  job.take_times(40, 80);
+  job.play(500);
+  ASSERT_EQ(job.running(), kRawSpec) << job.verdicts();
+  job.take_times(60, 0.92 * 60);
+  job.play(500);
+  EXPECT_EQ(job.running(), kFour) << "a small gain, in calm times; " << job.verdicts();
+}
+
 TEST(Pilot, IsNotHurriedByLoad) {
   PlayedJob job;
   job.play(120);

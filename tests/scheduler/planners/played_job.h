@@ -86,7 +86,8 @@ class PlayedJob final : public PilotPort {
     sample.epoch = plan.plan.epoch;
     sample.step_ns = load * period_of(plan) * (trial ? while_plans_alternate : 1);
     if (pause_ns > 0) sample.step_ns += 0.01 * static_cast<double>(step % 6);  // none is as another
-    sample.period_ns = sample.step_ns + between_ns + (step % 6 == pauses_at ? pause_ns : 0);
+    sample.period_ns =
+        sample.step_ns + between_ns + (step % pauses_every == pauses_at ? pause_ns : 0);
     sample.arithmetic_ns = load * arithmetic_ns;
     sample.answer_ns_per_byte = answer_ns_per_byte;
     total_ns += sample.period_ns;
@@ -152,7 +153,7 @@ class PlayedJob final : public PilotPort {
   uint64_t epoch = 0, step = 0;
   double total_ns = 0;
   double load = 1, arithmetic_ns = 10, answer_ns_per_byte = 0;  // of every step
-  uint64_t pauses_at = 0;                                       // of six steps
+  uint64_t pauses_at = 0, pauses_every = 6;                     // steps
   double pause_ns = 0;                                          // of the trainer, before it
   double between_ns = 0;                                        // steps, the trainer computes
   double while_plans_alternate = 1;                             // a step takes so much longer
