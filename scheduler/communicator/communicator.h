@@ -217,7 +217,7 @@ class Communicator final : public OperationPort,
   }
   uint64_t next_switch_step() const override;
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t first_step) override;
-  Status told_of_refused_commit(const Status& why) override;
+  bool asks_otherwise(const Status& why) override;
 
  private:
   struct LocalState {  // beside Members::local
@@ -449,7 +449,7 @@ class Communicator final : public OperationPort,
   bool probe_disturbs_ = false;  // the step that runs
   uint64_t probed_epoch_ = 0;    // of the plan that it goes by
   uint64_t profiled_epoch_ = 0;  // of the plan that was kept for the name
-  bool begins_with_profile_ = false;
+  bool begins_with_profile_ = false, profile_refused_ = false;
   uint64_t step_ended_ns_ = 0, step_gap_ns_ = 0;  // of the last one, since the one before
   std::vector<Look> looks_;                       // that wait for steps
   std::vector<StepSample> looked_;                // usual ones since the first of them came

@@ -94,6 +94,7 @@ std::vector<Group> Communicator::groups_of_profile() {
   const Policy& policy = desk_.policy();
   const bool bounded = policy.ceilings != CeilingPlanner::kpolicy;  // nothing is measured yet
   if (policy.mode == PlanMode::kFixed || bounded || steps_.installed()) return {};
+  if (profile_refused_) return {};
   const Result<const Profile*> found = port_.kept_profiles().find(
       {members_.uid, members_.job, members_.name}, *pending_, members_.machines(), policy);
   if (found.ok() && *found == nullptr) return {};
@@ -105,21 +106,23 @@ std::vector<Group> Communicator::groups_of_profile() {
   return found.ok() ? (*found)->groups : std::vector<Group>();
 }
 
-// The plan kept for the name may ask for more memory than there is now, or be one that this version
-// does not run: the next commit begins without it. What is wrong otherwise is said as it is.
-Status Communicator::told_of_refused_commit(const Status& why) {
-  const bool of_the_plan = why.code() == StatusCode::kRESOURCE_EXHAUSTED ||
-                           why.code() == StatusCode::kINVALID_ARGUMENT ||
-                           why.code() == StatusCode::kUNIMPLEMENTED;
-  if (!std::exchange(begins_with_profile_, false) || !of_the_plan) return why;
+// The plan kept for the name may ask for more memory than there is now: the job begins without it,
+// and a later one may have the memory. One that this version does not run is forgotten.
+bool Communicator::asks_otherwise(const Status& why) {
+  const bool room = why.code() == StatusCode::kRESOURCE_EXHAUSTED;
+  const bool unknown =
+      why.code() == StatusCode::kINVALID_ARGUMENT || why.code() == StatusCode::kUNIMPLEMENTED;
+  if (!begins_with_profile_ || !(room || unknown)) return false;
+  profile_refused_ = true;
+  port_.note(EventLevel::kWarning, "communicator begins without the plan kept for its name",
+             {{"job", members_.job}, {"communicator", members_.name}, {"why", why.message()}});
+  if (room) return true;
   const KeptFor whose{members_.uid, members_.job, members_.name};
   port_.kept_profiles().forget(whose);
   if (ProfileLog* const log = port_.profile_log()) {
     port_.planner().run([log, whose] { log->forgotten(whose); }, [] {});
   }
-  return {why.code(), why.message() +
-                          "; that was the plan which an earlier run of this name has found the "
-                          "fastest: it is forgotten, commit again"};
+  return true;
 }
 
 bool Communicator::may_propose() const {

@@ -165,10 +165,27 @@ void PlanAgreement::decide(size_t index) {
   proposal.answer(outcome);
 }
 
-void PlanAgreement::drop(size_t index, const Status& cause) {
+// The ranks go on waiting: to members it is a plan that nobody waits for, and its memory is free.
+void PlanAgreement::forget_plan(Proposal& proposal, const Status& why) {
+  for (uint32_t k = 1; k < members_.machines() && proposal.plan != nullptr; ++k) {
+    port_.send_control(k, Decided{.epoch = proposal.epoch,
+                                  .code = StatusCode::kSUPERSEDED,
+                                  .text = why.message(),
+                                  .purpose = PlanPurpose::kPlanner});
+  }
+  proposal.plan = nullptr;
+  proposal.epoch = 0;
+  proposal.deadline_ns = UINT64_MAX;
+  proposal.answered.clear();
+}
+
+void PlanAgreement::drop(size_t index, const Status& why) {
+  const bool commit = proposals_[index].purpose == PlanPurpose::kCommit;
+  if (commit && port_.asks_otherwise(why)) {
+    forget_plan(proposals_[index], why);
+    return ask(proposals_[index].number);
+  }
   const Proposal proposal = take(index);
-  const bool commit = proposal.purpose == PlanPurpose::kCommit;
-  const Status why = commit ? port_.told_of_refused_commit(cause) : cause;
   // Who has committed waits, though nothing was proposed.
   const bool others_wait = proposal.plan != nullptr || commit;
   const bool tell = others_wait && !proposal.dry_run;

@@ -57,8 +57,8 @@ class PlanAgreement {
     virtual uint64_t next_switch_step() const = 0;     // coordinator: highest step sent + 2
     virtual bool between_steps() const = 0;            // no step is open
     virtual void install_committed(const PlanPtr& plan, uint64_t first_step) = 0;
-    // Coordinator: what the ranks of all machines are told where a commit is refused.
-    virtual Status told_of_refused_commit(const Status& why) = 0;
+    // Coordinator: a commit's plan is refused. True: its question would be another one now.
+    virtual bool asks_otherwise(const Status& why) = 0;
     virtual void count(Counter counter, uint64_t amount) = 0;
   };
 
@@ -136,6 +136,7 @@ class PlanAgreement {
     std::vector<bool> answered;
     Answer answer;
   };
+  void forget_plan(Proposal& proposal, const Status& why);
   struct Preparing {
     PlanPurpose purpose;
     bool dry_run = false;

@@ -86,7 +86,8 @@ struct ClusterOptions {
   std::function<SlowSiteOptions(uint32_t machine)> site;
   scheduler::PlanLog* plans = nullptr;
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> plan_history;
-  std::shared_ptr<const scheduler::MachineCosts> costs;  // for policies of mode auto
+  std::shared_ptr<const scheduler::MachineCosts> costs;     // for policies of mode auto
+  std::shared_ptr<const scheduler::KeptProfiles> profiles;  // likewise, found by earlier runs
   scheduler::SearchPace search;
   uint32_t frame_bytes_max = 0;  // 0: the transport's own
   uint64_t recorded_events = 0;  // a power of two; 0: none

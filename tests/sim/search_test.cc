@@ -399,38 +399,21 @@ TEST(Search, TheNextCommunicatorOfTheNameBeginsWithWhatWasFound) {
               Contains(HasSubstr("the plan kept for the name is of another table")));
 }
 
-TEST(Search, AFoundPlanThatIsRefusedIsForgotten) {
-  Job job({.port_bytes_per_second = 2'000'000});
-  Cluster& cluster = job.world.cluster;
-  uint64_t step = 0;
-  while (step < 90 && job.shown().searching != "settled") job.play(step++);
-  job.play(step++);
-  ASSERT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
-  const auto allow = [&](uint64_t plan_bytes) {
-    for (uint32_t m = 0; m < 3; ++m) {
-      scheduler::Limits limits;
-      limits.plan_bytes = plan_bytes;
-      cluster.engine(m).change({auto_policy(), {}, {}, limits});
-    }
-  };
-  const auto begin_again = [&](uint64_t plan_bytes) {
-    EXPECT_TRUE(cluster.create_again(step));
-    EXPECT_EQ(cluster.rank(0).replies[Cluster::kCreate].message, "");
-    allow(plan_bytes);
-    cluster.commit(job.world.tensors);
-    allow(1 << 30);
-    return cluster.rank(0).replies[Cluster::kCommit];
-  };
-  constexpr uint64_t kCallBytes = 23'068'672;  // what the communicator itself takes
-  const auto refused = begin_again(kCallBytes * 8 / 7 + 4096);
-  EXPECT_EQ(refused.code, StatusCode::kRESOURCE_EXHAUSTED);
-  EXPECT_THAT(refused.message, HasSubstr("it is forgotten, commit again"));
-  for (const uint32_t r : {1u, 2u}) {  // ranks of other machines have to do so, too
-    EXPECT_EQ(cluster.rank(r).replies[Cluster::kCommit].message, refused.message) << "rank " << r;
-  }
-  const auto taken = begin_again(1 << 30);
-  ASSERT_EQ(taken.code, StatusCode::kOK) << taken.message;
-  EXPECT_EQ(job.codec_of("linear.weight").codec, 0) << "a search begins at nothing";
+TEST(Search, BeginsWithoutAFoundPlanThatIsRefused) {
+  const auto without = Job({}).shown();
+  std::vector<scheduler::Group> found = without.plan->plan.groups;
+  constexpr CodecSpec kOfALaterVersion{.codec = 99, .bits = 4, .bucket = 512};
+  found[0].segments[0].spec = kOfALaterVersion;
+  auto kept = std::make_shared<scheduler::KeptProfiles>();
+  kept->keep({0, "job", "world"}, {.table_hash = without.plan->plan.table_hash,
+                                   .machines = 3,
+                                   .policy = auto_policy(),
+                                   .groups = found});
+  Job job({.profiles = kept});
+  EXPECT_EQ(job.codec_of("linear.weight").codec, 0);
+  EXPECT_THAT(job.world.cluster.events(),
+              Contains(HasSubstr("begins without the plan kept for its name")).Times(1));
+  for (uint64_t step = 0; step < 3; ++step) job.play(step);
 }
 
 TEST(Search, MergesWhereEveryOperationWaits) {

@@ -51,7 +51,7 @@ class Machine final : public PlanAgreement::Port {
   void install_committed(const PlanAgreement::PlanPtr& plan, uint64_t) override {
     installed = plan->plan.epoch;
   }
-  Status told_of_refused_commit(const Status& why) override { return why; }
+  bool asks_otherwise(const Status&) override { return std::exchange(asks_once_more, false); }
   void count(Counter, uint64_t) override {}
 
   Prepare proposal(uint64_t epoch) const {
@@ -83,6 +83,7 @@ class Machine final : public PlanAgreement::Port {
   Members members;
   uint64_t missing_bytes = 0;  // of residuals
   bool idle = true;
+  bool asks_once_more = false;
   bool late = false;  // questions wait for answer_questions()
   std::vector<std::function<void()>> questions;
   std::vector<Prepare> proposals;
@@ -354,6 +355,44 @@ TEST(PlanAgreement, TellsWhoHasCommittedThatNothingCouldBePlanned) {
   ASSERT_EQ(host.decisions.size(), 2u) << "one for each other machine";
   EXPECT_EQ(host.decisions[0].code, StatusCode::kRESOURCE_EXHAUSTED);
   EXPECT_NE(host.decisions[0].text.find("too many rules"), std::string::npos);
+}
+
+TEST(PlanAgreement, AsksOnceMoreForACommitThatAMemberRefuses) {
+  Machine host(0);
+  host.asks_once_more = true;
+  PlanAgreement agreement(host.members, host);
+  agreement.propose(PlanPurpose::kCommit, /*dry_run=*/false, 0, host.question(), host.told());
+  agreement.on_prepared(1, {.epoch = 1});
+  agreement.on_prepared(2, {.epoch = 1, .code = StatusCode::kRESOURCE_EXHAUSTED});
+  EXPECT_TRUE(host.outcomes.empty()) << "the ranks go on waiting";
+  ASSERT_EQ(host.decisions.size(), 2u);
+  for (const Decided& decided : host.decisions) {
+    EXPECT_EQ(decided.epoch, 1u);
+    EXPECT_EQ(decided.code, StatusCode::kSUPERSEDED);
+    EXPECT_NE(decided.purpose, PlanPurpose::kCommit) << "else the member's ranks are refused";
+  }
+  ASSERT_EQ(host.proposals.size(), 4u);
+  EXPECT_EQ(epoch_in(host.proposals[3]), 2u);
+  agreement.on_prepared(1, {.epoch = 1});  // late
+  for (const uint32_t machine : {1u, 2u}) agreement.on_prepared(machine, {.epoch = 2});
+  EXPECT_EQ(host.installed, 2u);
+  EXPECT_EQ(host.outcomes, std::vector{StatusCode::kOK});
+}
+
+TEST(PlanAgreement, FreesWhatIsAskedForOtherwise) {
+  Machine host(1);
+  PlanAgreement agreement(host.members, host);
+  agreement.on_prepare(host.proposal(1));
+  EXPECT_GT(agreement.reserved_bytes(nullptr), 0u);
+  ASSERT_TRUE(
+      agreement
+          .on_decided(
+              {.epoch = 1, .code = StatusCode::kSUPERSEDED, .purpose = PlanPurpose::kPlanner})
+          .ok());
+  EXPECT_EQ(agreement.reserved_bytes(nullptr), 0u);
+  agreement.on_prepare(host.proposal(2));
+  ASSERT_TRUE(agreement.on_decided({.epoch = 2, .purpose = PlanPurpose::kCommit}).ok());
+  EXPECT_EQ(host.installed, 2u);
 }
 
 // Else it would be asked for again without end.
