@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "daemon/base/open_files.h"
 #include "daemon/net/interfaces.h"
 #include "daemon/net/networks.h"
 #include "transport/tcp.h"
@@ -129,6 +130,7 @@ Result<TransportFactory> make_tcp(const v1::Config& config) {
   CGX_ASSIGN_OR_RETURN(const NetworkList trusted, trusted_networks(config));
   options.admitted = ranges_of(trusted);
   options.admits = [trusted](const std::string& host) { return trusted.contains(host); };
+  options.few_left = in_last_half_of_reserve;
   return TransportFactory([options](transport::Events& events) {
     return transport::make_tcp_transport(options, events);
   });

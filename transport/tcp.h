@@ -44,6 +44,9 @@ struct TcpOptions {
   uint32_t half_open_max = 32;  // connections of one address that have not proved anything yet
   // Whether a numeric address may be dialed, and may dial; empty: all may.
   std::function<bool(const std::string& host)> admits;
+  // Whether few descriptors are left once this one is given out: then of the connections that have
+  // not proved anything yet all but a few are closed. Empty: never.
+  std::function<bool(int descriptor)> few_left;
   // As far as the system can hold them, it drops what else comes, unseen by us; empty: nothing.
   std::vector<AddressRange> admitted;
 };

@@ -28,6 +28,7 @@ constexpr uint32_t kAnswerMs = 75;     // and four round trips
 // or an address that moves. 25 to 50 ms lie between two.
 constexpr uint32_t kDisownedMax = 4, kRefusedMax = 4;
 constexpr size_t kHalfOpenMax = 1024;  // of all addresses together
+constexpr size_t kHalfOpenFew = 4;     // likewise, once few descriptors are left
 
 template <typename Message>
 std::span<const std::byte> bytes_of(const Message& message) {
@@ -70,7 +71,7 @@ void TcpTransport::admit(Socket socket) {
     totals_.connections_refused += 1;
     return;
   }
-  make_room(host);
+  make_room(host, socket.get());
   auto connection =
       std::make_unique<TcpConnection>(std::move(socket), Stage::kAccepted, options_.frame_bytes);
   connection->host = std::move(host);
@@ -80,14 +81,12 @@ void TcpTransport::admit(Socket socket) {
   start_ticking();
 }
 
-void TcpTransport::make_room(const std::string& host) {
+void TcpTransport::make_room(const std::string& host, int descriptor) {
+  const bool few = options_.few_left && options_.few_left(descriptor);
   const auto count = std::count_if(half_open_.begin(), half_open_.end(),
                                    [&](const auto& each) { return each->host == host; });
-  if (count >= static_cast<ptrdiff_t>(options_.half_open_max)) {
-    refuse(least_likely(&host));
-  } else if (half_open_.size() >= kHalfOpenMax) {
-    refuse(least_likely(nullptr));
-  }
+  if (count >= static_cast<ptrdiff_t>(options_.half_open_max)) refuse(least_likely(&host));
+  while (half_open_.size() >= (few ? kHalfOpenFew : kHalfOpenMax)) refuse(least_likely(nullptr));
 }
 
 // Of that host's, or of all: the oldest that has not named a link, for tags are secret; then the

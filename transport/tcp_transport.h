@@ -144,7 +144,7 @@ class TcpTransport final : public Transport {
   void accept_some(Listener& listener);
   void pause(Listener& listener);
   void admit(Socket socket);
-  void make_room(const std::string& host);
+  void make_room(const std::string& host, int descriptor);
   TcpConnection& least_likely(const std::string* host) const;
   void connected(TcpConnection& connection);
   size_t expected(const TcpConnection& connection) const;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "proto/wire/unique_fd.h"
 
@@ -19,6 +20,24 @@ void set_soft_limit(uint64_t files) {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = files;
   ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Whether `fd` is among the last of what may be open: of the reserve, or of a part of it.
+bool is_among_last(int fd, rlim_t parts) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  const rlim_t reserve = std::min<rlim_t>(kReserveMax, limit.rlim_cur / 8);
+  return static_cast<rlim_t>(fd) >= limit.rlim_cur - reserve / parts;
+}
+
+// Whether so many more may be opened outside the reserve; `any` is one that is open.
+bool has_room(int any, size_t descriptors) {
+  std::vector<UniqueFd> next;
+  while (next.size() < descriptors) {
+    next.emplace_back(::fcntl(any, F_DUPFD_CLOEXEC, 0));
+    if (!next.back() || in_reserve(next.back().get())) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -45,15 +64,15 @@ OpenFiles open_files() {
 }
 
 bool in_reserve(int fd) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
-  const rlim_t reserve = std::min<rlim_t>(kReserveMax, limit.rlim_cur / 8);
-  return static_cast<rlim_t>(fd) >= limit.rlim_cur - reserve;
+  return is_among_last(fd, 1);
 }
 
-Admission::Answer Admission::ask(int door, uint64_t now_ns) {
-  const UniqueFd next(::fcntl(door, F_DUPFD_CLOEXEC, 0));
-  if (next && !in_reserve(next.get())) {
+bool in_last_half_of_reserve(int fd) {
+  return is_among_last(fd, 2);
+}
+
+Admission::Answer Admission::ask(int any, uint64_t now_ns, size_t descriptors) {
+  if (has_room(any, descriptors)) {
     waiting_since_ns_ = UINT64_MAX;
     in_vain_ = false;
     return Answer::kLetIn;

@@ -3,6 +3,7 @@
 // Thread rule: main; open_files() from anywhere.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace cgx::daemon {
@@ -23,8 +24,10 @@ OpenFiles open_files();
 // open: the kernel gives out the lowest number, so few are left. The reserve is for links and for
 // what serves those who are in already.
 bool in_reserve(int fd);
+// Likewise: in the half of it that nobody takes who has not proved who they are.
+bool in_last_half_of_reserve(int fd);
 
-// Whether one more may come in at a door. Where no descriptor is free outside the reserve, whoever
+// Whether one more may come in. Where descriptors for it are not free outside the reserve, whoever
 // comes waits a moment at the door: others may be about to let go of theirs. (A process that was
 // stopped finds all who came and went meanwhile, and closing takes longer than accepting.) Where
 // the moment was in vain, they are turned away until there is room again.
@@ -36,7 +39,8 @@ class Admission {
   static constexpr uint64_t kPatienceNs = 250'000'000;
   static constexpr uint64_t kLookAgainNs = 1'000'000;  // while somebody waits
 
-  Answer ask(int door, uint64_t now_ns);  // `door`: the listening socket
+  // `any`: an open descriptor, as that of the door.
+  Answer ask(int any, uint64_t now_ns, size_t descriptors = 1);
 
  private:
   uint64_t waiting_since_ns_ = UINT64_MAX;  // and that: nobody waits

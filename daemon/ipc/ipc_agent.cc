@@ -22,10 +22,6 @@ constexpr int kAnswersPerRound = 256;
 constexpr int kAcceptsPerRound = 64;
 constexpr uint64_t kReadAgainNs = kMillisecond;
 
-Status no_descriptor_left() {
-  return resource_exhausted("the daemon has no descriptor left (ulimit -n)");
-}
-
 UniqueFd open_spare() {
   return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
@@ -141,6 +137,10 @@ void IpcAgent::accept_all() {
     }
     spare_fd_ = open_spare();
   }
+}
+
+Status IpcAgent::no_descriptor_left() {
+  return resource_exhausted("the daemon has no descriptor left (ulimit -n)");
 }
 
 void IpcAgent::pause_accepting() {

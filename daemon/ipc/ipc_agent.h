@@ -78,6 +78,7 @@ class IpcAgent final : public Agent, public SessionAnswers {
 
   IpcAgent(const IpcOptions& options, const Ports& ports, ListenSocket listener);
 
+  static Status no_descriptor_left();
   void accept_all();
   void pause_accepting();
   void go_on_accepting();

@@ -1,5 +1,7 @@
 #include "daemon/ipc/ipc_connection.h"
 
+#include <poll.h>
+
 #include <algorithm>
 
 #include "config/text.h"
@@ -8,6 +10,17 @@
 namespace cgx::daemon {
 
 using wire::SessionMessageType;
+
+namespace {
+
+constexpr size_t kDescriptorsOfASession = 5;  // until it is open; two stay
+
+bool has_spoken(int socket) {
+  pollfd one{socket, POLLIN, 0};
+  return ::poll(&one, 1, 0) > 0 && one.revents == POLLIN;
+}
+
+}  // namespace
 
 IpcAgent::Connection::Connection(IpcAgent& agent, SessionSerial serial, UniqueFd socket,
                                  PeerProcess peer, std::string holder,
@@ -44,6 +57,17 @@ template <typename Body>
 void IpcAgent::Connection::ask(uint32_t request, Body body) {
   agent_.ports_.host.ask(
       {serial_, request, std::move(body), Unserved(unserved_, unserved_of_user_)});
+}
+
+Admission::Answer IpcAgent::Connection::ask_for_descriptors() {
+  return opening_.ask(socket_.get(), agent_.now_ns_, kDescriptorsOfASession);
+}
+
+bool IpcAgent::Connection::must_wait() {
+  if (*unserved_ >= kUnservedMax || *unserved_of_user_ >= kUnservedOfUserMax) return true;
+  if (agent_.too_much_waits(holder_)) return true;
+  return state_ == State::kGreeting && has_spoken(socket_.get()) &&
+         ask_for_descriptors() == Admission::Answer::kWait;
 }
 
 void IpcAgent::Connection::read_again() {
@@ -101,6 +125,7 @@ Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, U
     CGX_RETURN_IF_ERROR(agent_.poller().add(peer_.pidfd.get(), EPOLLIN, serial_ * 2 + 1));
   }
   CGX_RETURN_IF_ERROR(agent_.may_open(holder_));
+  if (ask_for_descriptors() != Admission::Answer::kLetIn) return no_descriptor_left();
   job_ = hello.job;
   client_ = hello.client;
   hello_request_ = request;

@@ -73,10 +73,8 @@ class IpcAgent::Connection {
   Status send(const wire::Reply& reply, uint32_t request);
   template <typename Body>
   void ask(uint32_t request, Body body);
-  bool must_wait() const {
-    return *unserved_ >= kUnservedMax || *unserved_of_user_ >= kUnservedOfUserMax ||
-           agent_.too_much_waits(holder_);
-  }
+  bool must_wait();
+  Admission::Answer ask_for_descriptors();  // of a session
 
   IpcAgent& agent_;
   const SessionSerial serial_;
@@ -89,6 +87,7 @@ class IpcAgent::Connection {
   State state_ = State::kGreeting;
   bool goodbye_ = false;
   uint64_t deadline_ns_;
+  Admission opening_;
   std::string job_, client_;
   ClientEnds ends_;  // until Welcome has been sent
   uint32_t hello_request_ = 0;

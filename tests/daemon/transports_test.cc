@@ -1,9 +1,14 @@
 #include "daemon/transports.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
 #include "config/config.h"
 #include "daemon/net/interfaces.h"
+#include "proto/wire/unique_fd.h"
 #include "transport/tcp.h"
 
 namespace cgx::daemon {
@@ -70,6 +75,52 @@ TEST(ChooseTransport, OthersAreNotSentToLoopbackWhereThereIsMore) {
   EXPECT_EQ(told.find(near), std::string::npos) << told;
   EXPECT_NE(advertised("127.0.0.1:0", ", " + far + "/32").find(near), std::string::npos)
       << "daemons meet there";
+}
+
+// Silent strangers at the data path's door have half of the reserve, and a few more.
+TEST(ChooseTransport, StrangersLeaveTheLastDescriptorsToOthers) {
+  v1::Config config;
+  config.mutable_mesh()->set_listen("127.0.0.1:0");
+  config.mutable_mesh()->add_trusted_networks("127.0.0.0/8");
+  config::fill_defaults(config);
+  Result<TransportChoice> choice = choose_transport(config);
+  ASSERT_TRUE(choice.ok()) << choice.status().to_string();
+  NoEvents events;
+  const auto made = choice->make(events);
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  const std::vector<std::byte> address = (*made)->local_endpoint()->address;
+  const std::string words(reinterpret_cast<const char*>(address.data()), address.size());
+  sockaddr_in door{};
+  door.sin_family = AF_INET;
+  door.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  door.sin_port = htons(static_cast<uint16_t>(std::stoi(words.substr(words.find(' ') + 1))));
+
+  constexpr int kFiles = 512, kReserve = 64, kStrangers = 60;
+  std::vector<UniqueFd> strangers, others;
+  for (int i = 0; i < kStrangers; ++i) {  // of several hosts
+    strangers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1 + static_cast<uint32_t>(i % 3));
+    const auto* plain = reinterpret_cast<const sockaddr*>(&own);
+    ASSERT_EQ(::bind(strangers.back().get(), plain, sizeof own), 0);
+  }
+  while (others.empty() || others.back().get() < kFiles - kReserve - 1) {
+    others.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
+  for (const UniqueFd& each : strangers) {
+    ASSERT_EQ(::connect(each.get(), reinterpret_cast<const sockaddr*>(&door), sizeof door), 0);
+  }
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{kFiles, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  for (int i = 0; i < 100; ++i) (*made)->progress();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  int taken = 0;
+  for (int fd = kFiles - kReserve; fd < kFiles; ++fd) taken += ::fcntl(fd, F_GETFD) >= 0;
+  EXPECT_GE(taken, 4);
+  EXPECT_LE(taken, kReserve / 2 + 4);
 }
 
 // Eight cards and a network for management are nothing unusual.

@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import os
 import resource
+import socket
+import struct
 import subprocess
 import sys
 import unittest
@@ -13,6 +15,7 @@ from daemons import merged, stopped
 from doors_test import listeners
 from nemesis_deeds import CROWD
 from ranks import Rank
+from strangers_test import greeting, words
 from use import Use
 
 OPEN_FILES = 256
@@ -69,6 +72,68 @@ def no_descriptor_free(process):
         yield
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
+def few_descriptors_free(process, outside):
+    """Meanwhile the process may open so many, and those of the reserve; gives the reserve's first and last."""
+    pid = process.pid
+    most = max(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
+    limit = next(limit for limit in itertools.count(most) if limit - min(64, limit // 8) > most + outside)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield limit - min(64, limit // 8), limit - 1
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+class Reserve(ClusterCase):
+    """Greetings that were held until nothing else is left, and then become sessions all at once."""
+
+    CONFIG = merged(RAW, {"timeouts": {"handshake_ms": 30000}})
+    GREETINGS, RESOURCE_EXHAUSTED = 40, 6
+    WELCOME, REPLY = 2, 3
+
+    def greeting(self):
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(link.close)
+        link.settimeout(10)
+        link.connect(self.daemons[0].socket)
+        return link
+
+    def answer(self, link):
+        """None: welcome; or the status and text of the refusal."""
+        packet, descriptors, _, _ = socket.recv_fds(link, 1 << 17, 8)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        kind, = struct.unpack_from("<H", packet, 6)
+        self.assertIn(kind, (self.WELCOME, self.REPLY))
+        if kind == self.WELCOME:
+            return None
+        code, length = struct.unpack_from("<HI", packet, 16)
+        return code, packet[22:22 + length].decode()
+
+    def test_is_not_for_sessions_which_are_refused_by_name(self):
+        process = self.daemons[0].process
+        job = self.job([0, 1])
+        comm = job.join()
+        job.step(comm, 1)
+        held = [self.greeting() for _ in range(self.GREETINGS)]
+        self.wait_until(lambda: Use(self.daemons[0]).sockets > self.GREETINGS, "their connections")
+        with few_descriptors_free(process, outside=12) as (first, last):
+            for link in held:
+                link.send(greeting(body=words("job", "stranger")))
+            said = [self.answer(link) for link in held]
+            refusals = [each for each in said if each is not None]
+            self.assertIn(None, said)
+            self.assertTrue(refusals)
+            for refusal in refusals:
+                self.assertEqual(refusal, (self.RESOURCE_EXHAUSTED, "the daemon has no descriptor left (ulimit -n)"))
+            taken = [number for number in range(first, last + 1) if os.path.lexists(f"/proc/{process.pid}/fd/{number}")]
+            self.assertEqual(taken, [])
+            job.step(comm, 2)
+        self.assert_daemons_serve()
 
 
 class DeafOverUcx(ClusterCase):

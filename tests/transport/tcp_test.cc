@@ -104,6 +104,24 @@ TEST_F(TcpTest, SilentStrangersHoldFewConnectionsAndNotForLong) {
   EXPECT_TRUE(until([&] { return b.transport->arm(); }));
 }
 
+TEST_F(TcpTest, WhereFewDescriptorsAreLeftFewStrangersStay) {
+  bool few = false;
+  const TcpOptions options{.handshake_ms = 60'000, .few_left = [&](int) { return few; }};
+  open(a, options);
+  open(b, options);
+  few = true;
+  const size_t before = descriptor_count();
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 100; ++i) strangers.push_back(connect_to(door(b)));
+  ASSERT_TRUE(until([&] { return b.transport->totals().connections_refused >= 96; },
+                    std::chrono::seconds(20)));
+  EXPECT_EQ(descriptor_count(), before + 100 + 4);
+  join(a, b);  // a peer's place is its own once it has named its link
+  exchange();
+  join(a, b);
+  exchange();
+}
+
 TEST_F(TcpTest, AMomentWithoutDescriptorsPasses) {
   open(a, {.handshake_ms = 200});
   open(b, {.handshake_ms = 200});

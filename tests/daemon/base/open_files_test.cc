@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
@@ -20,7 +22,18 @@ class AdmissionTest : public ::testing::Test {
     const rlimit none{.rlim_cur = 0, .rlim_max = before_.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
   }
-  Answer ask(uint64_t now_ns) { return admission_.ask(door_.get(), now_ns); }
+  // So many are free, and none of them is of the reserve.
+  void has_room_for(int descriptors) {
+    const UniqueFd next(::fcntl(door_.get(), F_DUPFD_CLOEXEC, 0));
+    const auto files = static_cast<rlim_t>(next.get() + descriptors);
+    rlim_t limit = files;
+    while (limit - std::min<rlim_t>(limit / 8, 64) < files) ++limit;
+    const rlimit few{.rlim_cur = limit, .rlim_max = before_.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  Answer ask(uint64_t now_ns, size_t descriptors = 1) {
+    return admission_.ask(door_.get(), now_ns, descriptors);
+  }
 
   static constexpr uint64_t kNow = 1000, kLater = kNow + Admission::kPatienceNs;
 
@@ -39,6 +52,14 @@ TEST_F(AdmissionTest, WhoComesWaitsUntilSomebodyLetsGo) {
   EXPECT_EQ(ask(kLater - 1), Answer::kLetIn);
   is_full();
   EXPECT_EQ(ask(kLater), Answer::kWait) << "another wait has begun";
+}
+
+TEST_F(AdmissionTest, WhoNeedsManyWaitsUntilAllOfThemAreFree) {
+  has_room_for(4);
+  EXPECT_EQ(ask(kNow, 5), Answer::kWait);
+  EXPECT_EQ(ask(kNow, 4), Answer::kLetIn);
+  has_room_for(5);
+  EXPECT_EQ(ask(kNow, 5), Answer::kLetIn);
 }
 
 TEST_F(AdmissionTest, WhereWaitingWasInVainNobodyWaitsAgain) {
