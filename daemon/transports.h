@@ -24,6 +24,11 @@ Result<TransportChoice> choose_transport(const v1::Config& config);
 std::vector<std::string> hosts_of(const v1::Config& config,
                                   const std::vector<InterfaceAddress>& addresses);
 
+// Empty: all there are. TCP is given those with an address in the trusted networks, whatever else
+// UCX may use; `rdma` is where the system lists those of RDMA.
+Result<std::vector<std::string>> ucx_devices(const v1::Config& config,
+                                             const std::string& rdma = "/sys/class/infiniband");
+
 Status check_transport(std::string_view name);           // "auto", or a row
 std::string transport_name(const v1::Transport& words);  // what "auto" stands for, or as it is
 std::string transport_names();                           // "auto, ucx, tcp"

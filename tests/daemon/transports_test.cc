@@ -6,9 +6,12 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <filesystem>
+
 #include "config/config.h"
 #include "daemon/net/interfaces.h"
 #include "proto/wire/unique_fd.h"
+#include "tests/daemon/base/scratch_directory.h"
 #include "transport/tcp.h"
 
 namespace cgx::daemon {
@@ -75,6 +78,71 @@ TEST(ChooseTransport, OthersAreNotSentToLoopbackWhereThereIsMore) {
   EXPECT_EQ(told.find(near), std::string::npos) << told;
   EXPECT_NE(advertised("127.0.0.1:0", ", " + far + "/32").find(near), std::string::npos)
       << "daemons meet there";
+}
+
+// This machine's interfaces with an IPv4 address: loopback's, and one that is not (or "").
+std::pair<std::string, std::string> near_and_far() {
+  std::pair<std::string, std::string> found;
+  for (const InterfaceAddress& each : interface_addresses()) {
+    const bool near = NetworkList::loopback().contains(each.host);
+    if (each.host.find(':') == std::string::npos) {
+      (near ? found.first : found.second) = each.interface;
+    }
+  }
+  return found;
+}
+
+// What UCX is given by a daemon that trusts loopback only.
+std::vector<std::string> devices(const std::string& transport, const std::string& rdma) {
+  v1::Config config;
+  const Status loaded = config::load_text(
+      "{mesh: {listen: '127.0.0.1:0', trusted_networks: [127.0.0.0/8]}, transport: " + transport +
+          "}",
+      "c.yaml", config::Checks{}, config);
+  EXPECT_TRUE(loaded.ok()) << loaded.to_string();
+  config::fill_defaults(config);
+  const Result<std::vector<std::string>> found = ucx_devices(config, rdma);
+  if (!found.ok()) return {found.status().to_string()};
+  return *found;
+}
+
+class UcxDevices : public ::testing::Test {
+ protected:
+  using Names = std::vector<std::string>;
+
+  UcxDevices() {
+    std::filesystem::create_directories(rdma_ + "/mlx5_0/ports/1");
+    std::filesystem::create_directories(rdma_ + "/mlx5_1/ports/1");
+    std::filesystem::create_directories(rdma_ + "/mlx5_1/ports/2");
+  }
+  Names given(const std::string& transport) { return devices(transport, rdma_); }
+
+  ScratchDirectory scratch_;
+  const std::string rdma_ = scratch_.path() + "/infiniband";
+  const std::string near_ = near_and_far().first, far_ = near_and_far().second;
+};
+
+TEST_F(UcxDevices, OfTcpLieInsideTheTrustedNetworksWhateverElseThereIs) {
+  EXPECT_EQ(given("{ucx_transports: [tcp]}"), Names{near_});
+  const Names all{"mlx5_0:1", "mlx5_1:1", "mlx5_1:2", near_};
+  EXPECT_EQ(given("{ucx_transports: [tcp, rc]}"), all);
+  EXPECT_EQ(given("{ucx_transports: [rc, ud, tcp]}"), all);
+  EXPECT_EQ(devices("{ucx_transports: [tcp, rc]}", rdma_ + "/nothing"), Names{near_});
+}
+
+TEST_F(UcxDevices, OfRdmaAreAllThereAreUnlessTheyAreNamed) {
+  EXPECT_EQ(given("{ucx_transports: [rc]}"), Names{});
+  EXPECT_EQ(given("{ucx_transports: [rc], devices: [mlx5_1]}"), Names{"mlx5_1"});
+  EXPECT_EQ(given("{ucx_transports: [rc, tcp], devices: [mlx5_1]}"), Names{"mlx5_1"});
+}
+
+TEST_F(UcxDevices, ThatAreNamedAreLeftOutWhereTcpWouldListenOutside) {
+  if (far_.empty()) GTEST_SKIP() << "this machine has no interface but loopback";
+  const std::string three = "devices: [" + far_ + ", mlx5_0, " + near_ + "]}";
+  EXPECT_EQ(given("{ucx_transports: [tcp, rc], " + three), (Names{"mlx5_0", near_}));
+  const Names refused = given("{ucx_transports: [tcp, rc], devices: [" + far_ + "]}");
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_NE(refused[0].find("transport.devices: none of " + far_), std::string::npos) << refused[0];
 }
 
 // Silent strangers at the data path's door have half of the reserve, and a few more.

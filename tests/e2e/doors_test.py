@@ -199,6 +199,12 @@ class OneKeyOverUcx(OneKey):
         self.assert_daemons_serve()
 
 
+class OneKeyOverUcxBesideRdma(OneKey):
+    """No machine here has RDMA: what is left of it is TCP, on the interfaces that TCP alone would have."""
+
+    CONFIG = {**OneKey.CONFIG, "transport": {"name": "ucx", "ucx_transports": ["tcp", "rc"]}}
+
+
 class DifferentNetworks(Isolated):
     """Machine 1 was given another network, in which it has an address, too."""
 
