@@ -238,10 +238,10 @@ Status Daemon::start_mesh(const DaemonOptions& options, const NetworkList& trust
   look_ = std::make_unique<Look>(std::move(facts), operators_);
   const auto admits = [trusted](const std::string& host) { return trusted.contains(host); };
   CGX_ASSIGN_OR_RETURN(mesh_->thread, AgentThread::start(*mesh_->agent));
-  CGX_ASSIGN_OR_RETURN(
-      mesh_->server,
-      MeshServer::start(std::move(listener), options.mesh_tls, options.ipc.handshake_ns,
-                        *mesh_->agent, counters_, {look_.get(), fleet_.get()}, admits));
+  CGX_ASSIGN_OR_RETURN(mesh_->server,
+                       MeshServer::start(std::move(listener), options.mesh_tls,
+                                         {.handshake_ns = options.ipc.handshake_ns}, *mesh_->agent,
+                                         counters_, {look_.get(), fleet_.get()}, admits));
   return {};
 }
 

@@ -23,7 +23,6 @@ namespace {
 constexpr int kMessageBytesMax = 128 * 1024;
 constexpr int kStreamsMax = 16;
 constexpr int kReconnectMs = 50;
-constexpr int kIdleMs = 30'000;  // a connection without a call
 constexpr size_t kMemoryBytesMax = 64 << 20;
 constexpr uint32_t kConnectionsMax = 1024;
 constexpr uint32_t kConnectionsPerHostMax = 64;
@@ -55,13 +54,14 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
     if (server_) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   }
 
-  Status start(const MeshTls& tls, uint64_t handshake_ns, EdgeCounters& counters,
+  Status start(const MeshTls& tls, const MeshTimes& times, EdgeCounters& counters,
                const std::function<bool(const std::string&)>& admits) {
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                               static_cast<int>(handshake_ns / kMillisecond));
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+                               static_cast<int>(times.handshake_ns / kMillisecond));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                               static_cast<int>(times.idle_ns / kMillisecond));
     builder.SetMaxReceiveMessageSize(kMessageBytesMax);
     grpc::ResourceQuota quota("cgxd mesh");
     builder.SetResourceQuota(quota.Resize(kMemoryBytesMax));
@@ -74,7 +74,7 @@ class MeshServer::Service final : public v1::MeshHandshake::CallbackService {
     if (!server_) return internal_error("gRPC refused to start the mesh server");
     const ListenerOptions options{.name = "connections of the mesh",
                                   .opening = tls.empty() ? kHttp2Opening : kTlsOpening,
-                                  .opening_timeout_ns = handshake_ns,
+                                  .opening_timeout_ns = times.handshake_ns,
                                   .alive_max = kConnectionsMax,
                                   .alive_per_host_max = kConnectionsPerHostMax,
                                   .admits = admits};
@@ -180,11 +180,11 @@ MeshServer::MeshServer(std::unique_ptr<Service> service) : service_(std::move(se
 MeshServer::~MeshServer() = default;
 
 Result<std::unique_ptr<MeshServer>> MeshServer::start(
-    TcpListener listening, const MeshTls& tls, uint64_t handshake_ns, MeshListener& listener,
+    TcpListener listening, const MeshTls& tls, const MeshTimes& times, MeshListener& listener,
     EdgeCounters& counters, const MeshInformants& informants,
     const std::function<bool(const std::string&)>& admits) {
   auto service = std::make_unique<Service>(listener, std::move(listening), informants);
-  CGX_RETURN_IF_ERROR(service->start(tls, handshake_ns, counters, admits));
+  CGX_RETURN_IF_ERROR(service->start(tls, times, counters, admits));
   return std::unique_ptr<MeshServer>(new MeshServer(std::move(service)));
 }
 

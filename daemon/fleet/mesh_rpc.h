@@ -27,12 +27,17 @@ struct MeshInformants {
   Fleet* fleet = nullptr;
 };
 
+struct MeshTimes {
+  uint64_t handshake_ns = 2'000'000'000;  // until a connection has said what it speaks
+  uint64_t idle_ns = 30'000'000'000;      // and then without a call
+};
+
 class MeshServer {
  public:
   // Serves connections of hosts it `admits` (empty: all) that begin as HTTP/2 (or TLS) does; others
   // are counted in `counters`.
   static Result<std::unique_ptr<MeshServer>> start(
-      TcpListener listening, const MeshTls& tls, uint64_t handshake_ns, MeshListener& listener,
+      TcpListener listening, const MeshTls& tls, const MeshTimes& times, MeshListener& listener,
       EdgeCounters& counters, const MeshInformants& informants = {},
       const std::function<bool(const std::string&)>& admits = {});
   ~MeshServer();

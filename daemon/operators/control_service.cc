@@ -44,7 +44,7 @@ class ControlService::Edge {
                  .fleet = options.fleet,
                  .stop = options.stop},
         log_(log),
-        servers_(context_) {}
+        servers_(context_, options.idle_ns) {}
   ~Edge() {
     listener_.reset();  // its thread uses servers_
   }
@@ -56,7 +56,8 @@ class ControlService::Edge {
       CGX_ASSIGN_OR_RETURN(
           tls_,
           TlsServer::create(
-              options.config, context_, options.handshake_timeout_ns,
+              options.config, context_,
+              {.handshake_ns = options.handshake_timeout_ns, .idle_ns = options.idle_ns},
               {.on_connection = {}, .on_junk = options.on_junk, .on_share = options.on_share}));
     }
     const ListenerOptions listening{.name = "connections of cgxctl",

@@ -31,6 +31,7 @@ struct ControlOptions {
   std::function<void(const scheduler::Share&)> on_share = {};  // likewise; may be empty
   StopPort* stop = nullptr;                                    // null: nobody may
   uint64_t handshake_timeout_ns = 2'000'000'000;
+  uint64_t idle_ns = 300'000'000'000;  // how long a connection may be without a call
 };
 
 class ControlService {

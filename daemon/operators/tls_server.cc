@@ -108,8 +108,7 @@ Caller identify_certificate(const grpc::ServerContext& context, const v1::Contro
 
 Result<std::unique_ptr<TlsServer>> TlsServer::create(const v1::ControlPort& config,
                                                      const ControlContext& context,
-                                                     uint64_t handshake_timeout_ns,
-                                                     ListenerEvents events) {
+                                                     const TlsTimes& times, ListenerEvents events) {
   CGX_ASSIGN_OR_RETURN(const auto certificates, credentials(config.tls()));
   CGX_ASSIGN_OR_RETURN(UniqueFd listening, listen_tcp(config.listen()));
   std::unique_ptr<TlsServer> tls(new TlsServer(std::move(listening)));
@@ -119,9 +118,9 @@ Result<std::unique_ptr<TlsServer>> TlsServer::create(const v1::ControlPort& conf
   });
 
   grpc::ServerBuilder builder;
-  apply_limits(builder);
+  apply_limits(builder, times.idle_ns);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                             static_cast<int>(handshake_timeout_ns / 1'000'000));
+                             static_cast<int>(times.handshake_ns / 1'000'000));
   builder.RegisterService(tls->calls_.get());
   tls->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, certificates);
@@ -142,7 +141,7 @@ Result<std::unique_ptr<TlsServer>> TlsServer::create(const v1::ControlPort& conf
                                                 .opening = {},
                                                 .judge = judge,
                                                 .judged_bytes = kHelloBytesMax,
-                                                .opening_timeout_ns = handshake_timeout_ns,
+                                                .opening_timeout_ns = times.handshake_ns,
                                                 .alive_per_host_max = kAlivePerHostMax},
                                                events));
   return tls;

@@ -12,14 +12,18 @@
 
 namespace cgx::daemon {
 
+struct TlsTimes {
+  uint64_t handshake_ns = 0;
+  uint64_t idle_ns = 0;  // a connection without a call
+};
+
 class TlsServer {
  public:
   // REQUIRES: config.listen() and all files of config.tls() are set. `events.on_connection` is
   // ours.
   static Result<std::unique_ptr<TlsServer>> create(const v1::ControlPort& config,
                                                    const ControlContext& context,
-                                                   uint64_t handshake_timeout_ns,
-                                                   ListenerEvents events);
+                                                   const TlsTimes& times, ListenerEvents events);
   ~TlsServer();
   uint16_t port() const { return port_; }
 

@@ -12,12 +12,11 @@ namespace {
 constexpr int kMessageBytesMax = 1 << 20;  // a policy; answers may be larger
 constexpr int kThreadsMax = 8;             // per server: calls beyond it wait for a thread or fail
 constexpr int kStreamsMax = 16;
-constexpr int kIdleConnectionMs = 5 * 60'000;
 constexpr int kKeepaliveMs = 30'000;
 
 }  // namespace
 
-void apply_limits(grpc::ServerBuilder& builder) {
+void apply_limits(grpc::ServerBuilder& builder, uint64_t idle_ns) {
   using Option = grpc::ServerBuilder::SyncServerOption;
   grpc::ResourceQuota quota("cgxd control");
   quota.SetMaxThreads(kThreadsMax);
@@ -27,7 +26,8 @@ void apply_limits(grpc::ServerBuilder& builder) {
   builder.SetSyncServerOption(Option::MAX_POLLERS, 2);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                             static_cast<int>(idle_ns / 1'000'000));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 * 1024);
 }
@@ -55,7 +55,7 @@ Result<UserServers::UserServer*> UserServers::find_or_start(const Caller& caller
   user.calls = std::make_unique<ControlCalls>(
       context_, [caller](const grpc::ServerContext&) { return caller; });
   grpc::ServerBuilder builder;
-  apply_limits(builder);
+  apply_limits(builder, idle_ns_);
   builder.RegisterService(user.calls.get());
   user.server = builder.BuildAndStart();
   if (user.server == nullptr) return internal_error("gRPC refused to start a control server");

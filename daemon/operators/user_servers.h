@@ -16,12 +16,14 @@ namespace cgx::daemon {
 
 constexpr size_t kUserServersMax = 16;
 
-// Limits every control server has: message sizes, streams, idle connections, threads.
-void apply_limits(grpc::ServerBuilder& builder);
+// Limits every control server has: message sizes, streams, threads, and how long a connection may
+// be without a call.
+void apply_limits(grpc::ServerBuilder& builder, uint64_t idle_ns);
 
 class UserServers {
  public:
-  explicit UserServers(const ControlContext& context) : context_(context) {}
+  UserServers(const ControlContext& context, uint64_t idle_ns)
+      : context_(context), idle_ns_(idle_ns) {}
   ~UserServers();
 
   // Takes the connection; closes it and says why when it cannot be served.
@@ -37,6 +39,7 @@ class UserServers {
   Status make_room();
 
   const ControlContext& context_;
+  const uint64_t idle_ns_;
   std::list<UserServer> servers_;  // most recently used first
 };
 

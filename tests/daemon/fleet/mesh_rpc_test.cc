@@ -30,7 +30,9 @@ class Quiet final : public scheduler::EventSink {
 // A whole side with threads, as the daemon makes it.
 class Side final : public LinksPort {
  public:
-  explicit Side(wire::InstanceId instance, const MeshTls& tls = {}) : instance_(instance) {
+  explicit Side(wire::InstanceId instance, const MeshTls& tls = {},
+                const MeshTimes& times = {.handshake_ns = kSecond / 5})
+      : instance_(instance) {
     TcpListener listener = std::move(TcpListener::open("127.0.0.1:0", "test")).value();
     address = "127.0.0.1:" + std::to_string(listener.port);
     dialer_ = std::move(make_mesh_dialer(tls, 2 * kSecond)).value();
@@ -41,8 +43,8 @@ class Side final : public LinksPort {
     agent =
         std::make_unique<MeshAgent>(options, MeshAgent::Ports{*this, *dialer_, counters, events_});
     thread_ = std::move(AgentThread::start(*agent)).value();
-    server_ = std::move(MeshServer::start(std::move(listener), tls, kSecond / 5, *agent, counters))
-                  .value();
+    server_ =
+        std::move(MeshServer::start(std::move(listener), tls, times, *agent, counters)).value();
   }
   ~Side() override {
     server_.reset();
@@ -117,6 +119,28 @@ UniqueFd connect_to(const std::string& address) {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM, 0));
   EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   return fd;
+}
+
+// By then it has come through the door and keeps one of its places.
+TEST(MeshRpcTest, WhoeverAsksNothingIsShownOut) {
+  Side a({1, 1}), b({2, 2}, {}, {.handshake_ns = kSecond / 5, .idle_ns = 300 * kMillisecond});
+  const UniqueFd fd = connect_to(b.address);
+  const timeval patience{.tv_sec = 15, .tv_usec = 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  std::string opening = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  opening += std::string("\0\0\0\4\0\0\0\0\0", 9);  // settings, none
+  ASSERT_EQ(::send(fd.get(), opening.data(), opening.size(), MSG_NOSIGNAL),
+            ssize_t(opening.size()));
+  size_t heard = 0;
+  char bytes[256];
+  ssize_t got = 0;
+  while ((got = ::recv(fd.get(), bytes, sizeof bytes, 0)) > 0) heard += static_cast<size_t>(got);
+  EXPECT_GT(heard, 9u) << "the server's settings";
+  EXPECT_FALSE(got < 0 && errno == EAGAIN) << "it may stay";
+  EXPECT_EQ(b.counters.take(Counter::kcontrol_junk), 0u) << "it was no junk";
+  a.want(b, 'k');
+  b.want(a, 'k');
+  EXPECT_TRUE(a.outcome().ok());
 }
 
 TEST(MeshRpcTest, GarbageOnTheMeshPortIsCountedAndLinksAreStillMade) {

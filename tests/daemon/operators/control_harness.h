@@ -88,7 +88,8 @@ inline std::string read_file(const std::string& path) {
 
 class ControlHarness final : public StopPort {
  public:
-  explicit ControlHarness(const v1::ControlPort& port_config = {}, const std::string& audit = {})
+  explicit ControlHarness(const v1::ControlPort& port_config = {}, const std::string& audit = {},
+                          uint64_t idle_ns = ControlOptions().idle_ns)
       : audit_path_(audit.empty() ? directory / "audit.jsonl" : audit) {
     v1::ControlPort config = port_config;
     config::fill_defaults(config);
@@ -99,6 +100,7 @@ class ControlHarness final : public StopPort {
     ControlOptions options;
     options.config = config;
     options.unix_fd = listening_.get();
+    options.idle_ns = idle_ns;
     options.facts = {"0.1.0", "node1", "scalar"};
     options.on_junk = [this] { junk.fetch_add(1); };
     options.on_share = [this](const scheduler::Share& share) {

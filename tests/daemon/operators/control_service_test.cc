@@ -357,7 +357,7 @@ TEST(UserServersTest, KeepTheRightsOfEachConnection) {
   Log log(LogSettings{.level = LogLevel::kError});
   const auto audit = AuditLog::open("", log);
   const ControlContext context{.port = port, .audit = **audit};
-  UserServers servers(context);
+  UserServers servers(context, ControlOptions().idle_ns);
   // Twice as many users as there may be servers, first to last and again.
   for (uint32_t i = 0; i < 4 * kUserServersMax; ++i) {
     const uint32_t uid = 1000 * (i % (2 * kUserServersMax));
@@ -477,6 +477,17 @@ TEST_F(ControlTls, LeavesPlacesForOtherHostsBesideOneThatKeepsManyConnections) {
   EXPECT_LE(harness_->most_over_tls, 65u) << "64, and one that waits";
   EXPECT_GE(harness_->most_over_tls, 60u);
   EXPECT_TRUE(role_over(crowd.front(), role).ok()) << "who was cut off may come again";
+}
+
+TEST_F(ControlTls, ShowsOutWhoeverAsksNothing) {
+  harness_ = std::make_unique<ControlHarness>(port_config(), "", 300'000'000);
+  ASSERT_NE(harness_->service, nullptr);
+  const auto channel = channel_of("alice");
+  std::string role;
+  ASSERT_TRUE(role_over(channel, role).ok());
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(15);
+  EXPECT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, deadline)) << "it may stay";
+  EXPECT_TRUE(role_over(channel, role).ok()) << "and may come again";
 }
 
 TEST_F(ControlTls, NamesAFileItCannotRead) {
