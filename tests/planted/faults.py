@@ -280,7 +280,7 @@ FAULTS = [
           "a machine that hears the coordinator through others runs a step under the old plan"),
     Fault("announcement-not-passed-on", AGREEMENT,
           "if (!awaits_decision()) awaited_since_ns_ = port_.now_ns();",
-          "if (@) { return; } if (!awaits_decision()) awaited_since_ns_ = port_.now_ns();",
+          "if (@) { return {}; } if (!awaits_decision()) awaited_since_ns_ = port_.now_ns();",
           "who hears of a plan from others only does not wait for it"),
     Fault("absent-rank-not-filled", STEPS,
           "local.outputs.push_back(submitted ? entry.output : homes_[rank][segment.tensor]);",
