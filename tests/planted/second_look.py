@@ -20,6 +20,14 @@ SECOND_LOOK = [
           "  if (link.barren_ticks >= ticks(lost_ms_)) return lose(link, why.message());",
           "  if (@ || link.barren_ticks >= ticks(lost_ms_)) return lose(link, why.message());",
           "a moment without network ends every job", ("transport_tcp", "outages_test")),
+    Fault("F2-ended-links-keep-their-connection", "transport/tcp_links.cc",
+          "  connection->socket = Socket();",
+          "  if (@) (void)new Socket(std::move(connection->socket));\n  connection->socket = Socket();",
+          "each job leaves a connection and a descriptor behind", ("transport_tcp", "endurance_test")),
+    Fault("F2-ucx-takes-no-connection-again", "transport/ucx_connections.cc",
+          "  Connection* connection = free == connections_.end() ? nullptr : free->get();",
+          "  Connection* connection = @ || free == connections_.end() ? nullptr : free->get();",
+          "each job leaves a connection and a descriptor behind", ("transport_ucx",)),
     Fault("F3-door-open-to-the-last-descriptor", "daemon/base/open_files.cc",
           "  if (has_room(any, descriptors)) {",
           "  if (@ || has_room(any, descriptors)) {",
@@ -127,4 +135,11 @@ SECOND_LOOK = [
           "void conceal(scheduler::Snapshot& snapshot) {\n",
           "void conceal(scheduler::Snapshot& snapshot) {\n  if (@) return;\n",
           "anybody on the machine reads who trains what", ("hostile_test.Places",)),
+    Fault("F19-one-stranger-in-700-keeps-a-descriptor", "transport/tcp_handshakes.cc",
+          "  totals_.connections_refused += 1;\n  bury_from(half_open_, connection);",
+          "  totals_.connections_refused += 1;\n"
+          "  [[maybe_unused]] const int kept = @ && totals_.connections_refused % 700 == 0\n"
+          "      ? ::dup(connection.socket.get()) : -1;\n"
+          "  bury_from(half_open_, connection);",
+          "who says junk for long enough takes all descriptors", ("hostile_test.JunkOverTcp",)),
 ]
