@@ -3,6 +3,7 @@
 // touched.
 //
 //   input := scribbles u8, (choice u8, fields...)*
+//   body of a message := length u8 (255: length u16), bytes
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -25,6 +26,10 @@ class Bytes {
   Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
   bool empty() const { return size_ == 0; }
   uint8_t byte() { return size_ == 0 ? 0 : (--size_, *data_++); }
+  size_t length() {
+    const size_t length = byte();
+    return length < 255 ? length : byte() | size_t{byte()} << 8;
+  }
   std::vector<std::byte> take(size_t count) {
     std::vector<std::byte> taken;
     while (taken.size() < count && size_ > 0) taken.push_back(static_cast<std::byte>(byte()));
@@ -176,7 +181,7 @@ void message(Trainer& trainer, Bytes& bytes) {
   cgx::scheduler::Engine& engine = trainer.engine();
   const cgx::scheduler::SessionId id = trainer.id();
   const uint8_t kind = bytes.byte();
-  const std::vector<std::byte> body = bytes.take(bytes.byte());
+  const std::vector<std::byte> body = bytes.take(bytes.length());
   switch (kind % 7) {
     case 0:
       return trainer.message<wire::CreateCommunicator>(
