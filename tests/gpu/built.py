@@ -48,7 +48,7 @@ def parts():
         yield name, [built(f"test_{name}")], 200
     for codec in DENSE + SPARSE:
         yield f"agree {codec}", [built("gpu_agree_driver"), "40", "1", codec], 90
-    for script in ("worker_test", "ceilings_test", "staging_test", "bindings_test", "torch_gpu_test"):
+    for script in ("worker_test", "faults_test", "ceilings_test", "staging_test", "bindings_test", "torch_gpu_test"):
         yield from (part for part in tests_of(script) if not any(name in part[0] for name in TIMED))
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     for tool, codecs in CHECKED.items():
@@ -59,7 +59,7 @@ def parts():
 
 def alone(out):
     """What is timed, or has limits in seconds."""
-    yield from (part for part in tests_of("worker_test") if any(name in part[0] for name in TIMED))
+    yield from (part for part in tests_of("faults_test") if any(name in part[0] for name in TIMED))
     yield LESS_MEMORY, [built("test_gpu_driver"), f"--gtest_filter={LESS_MEMORY}"], 30
     yield "bench", [built("gpu_bench"), "--json", os.path.join(out, "kernels.json")], 120
     bench = os.path.join(ROOT, "tests", "bench", "run")

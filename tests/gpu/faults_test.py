@@ -1,0 +1,194 @@
+"""What becomes of a job whose worker, trainer, daemon, GPU or driver fails, and of the jobs beside it: real daemons, the stand-in.
+
+CGX_TEST_GPU=1: on the machine's GPU, as worker_test.py.
+"""
+
+import os
+import signal
+import time
+import unittest
+
+from cluster_case import figure
+from gpu_driver import of_the_standin
+from worker_test import DAWDLING, WorkerCase
+
+
+class Faults(WorkerCase):
+    def test_a_killed_worker_is_device_lost_and_the_neighbour_goes_on(self):
+        neighbour = self.begin(["arena"] * 2, "steps", job="neighbour")
+        doomed = self.begin(["arena"] * 2, "paced", job="doomed")
+        for _ in range(20):
+            doomed[0].stdout.readline()
+        host = [process.communicate(timeout=60)[0] for process in neighbour]
+        self.wait_until(lambda: len(self.workers()) == 2, "the end of the neighbour's workers")
+        victims = self.workers()
+        began = time.monotonic()
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        seconds, said = self.failures(doomed, began)
+        self.assertEqual(len(victims), 2)
+        for text in said:
+            self.assertRegex(text, r"^failed (DEVICE_LOST|PEER_LOST) .*cgxd-gpu \(process \d+, GPU ")
+        figure("a killed worker is known to its ranks", seconds, 1.0)
+        self.assertLess(seconds, 2.5)  # on a busy machine; a silent peer is known after 4 s
+        self.assertEqual(self.run_ranks(["host"] * 2, "steps"), host)
+        self.assertEqual(self.run_ranks(["arena"] * 2, "steps"), host, "a new worker for a new job")
+
+    def test_a_killed_trainer_keeps_neither_its_worker_nor_the_others(self):
+        processes = self.begin(["arena"] * 3, "paced", words="seed=5 delay_us=20000", job="mortal")
+        for _ in range(3):
+            processes[0].stdout.readline()
+        began = time.monotonic()
+        processes[2].kill()  # a rank beside the first one: the worker that they have lives on
+        seconds, said = self.failures(processes[:2], began)
+        for text in said:
+            self.assertRegex(text, r"^failed RANK_LOST .*rank 2 ")
+        figure("a killed trainer is known to the others", seconds, 2.0)
+        self.assertLess(seconds, 2.0)
+        self.no_workers_left()
+        self.assertEqual(self.run_ranks(["arena"] * 2, "steps"), self.run_ranks(["host"] * 2, "steps"))
+
+
+class DaemonGone(WorkerCase):
+    def test_a_killed_daemon_leaves_no_rank_waiting_for_its_gpu(self):
+        ranks = self.begin(["arena"] * 2, "paced")
+        for _ in range(20):
+            ranks[0].stdout.readline()
+        began = time.monotonic()
+        self.kill_daemon(self.daemons[0])
+        for rank in ranks:
+            self.assertIn("failed ", rank.communicate(timeout=30)[0].splitlines()[-1])
+        seconds = time.monotonic() - began
+        figure("ranks on GPUs end after a daemon was killed", seconds, 5.0)
+        self.assertLess(seconds, 5.0)
+
+    def without_a_daemon(self, part, answers):
+        rank = self.begin(["arena"], part, places=[1], words="")[0]
+        self.assertEqual(rank.stdout.readline(), "ready\n")
+        self.kill_daemon(self.daemons[1])
+        out, errors = rank.communicate("\n", timeout=30)
+        self.assertEqual((rank.returncode, errors), (0, ""))
+        lines = out.splitlines()
+        self.assertEqual(len(lines), len(answers), out)
+        for line, answer in zip(lines, answers):
+            self.assertRegex(line, f"^{answer}")
+
+    @of_the_standin
+    def test_memory_is_kept_for_streams_although_nobody_takes_what_they_do(self):
+        self.without_a_daemon("unposted", ("lost: .*DaemonLostError ", "refused: DaemonLostError ", "closed: slow OK"))
+
+    @of_the_standin
+    def test_memory_is_kept_for_streams_that_the_worker_no_longer_waits_for(self):
+        self.without_a_daemon("orphaned", ("lost: .*DaemonLostError ", "closed: slow OK"))
+
+
+@of_the_standin
+class Sticky(WorkerCase):
+    """A kernel that fails on the GPU: here the fortieth launch of each worker."""
+
+    WORKER = f"{DAWDLING} fail=cuLaunchKernel:40=700"
+
+    def test_a_fault_of_the_gpu_names_the_kernel_and_the_tensor(self):
+        processes = self.begin(["arena", "host"], "paced")
+        out = [process.communicate(timeout=30)[0] for process in processes]
+        self.assertRegex(out[0].splitlines()[-1], r"^failed DEVICE_LOST .*tensor 'paced': cgxd-gpu \(process .*((en|de)cod|reduc)"
+                                                  r"(ing of \d+ segments with|e of) maxmin:4.*CUDA_ERROR_ILLEGAL_ADDRESS")
+        self.assertRegex(out[1].splitlines()[-1], r"^failed DEVICE_LOST .*CUDA_ERROR_ILLEGAL_ADDRESS")
+
+
+@of_the_standin
+class StickyLater(Sticky):
+    """The launch succeeds and the kernel fails when it runs: no call says so unless the worker asks."""
+
+    WORKER = f"{DAWDLING} faulting=40"
+
+
+@of_the_standin
+class WithoutKernels(WorkerCase):
+    """A GPU that takes none of the kernels in cgxd-gpu: too old, or there are none."""
+
+    WORKER = f"{DAWDLING} fail=cuModuleLoadData:*=209"
+    WHY = r"cgxd-gpu (was built without nvcc|has no kernels for this GPU): .*CUDA_ERROR_NO_BINARY_FOR_GPU"
+
+    def test_tensors_are_staged_and_status_says_why(self):
+        self.assertEqual(self.run_ranks(["copied"] * 2, "steps"), self.run_ranks(["host"] * 2, "steps"))
+        ranks = self.begin(["copied"] * 2, "layers=2")
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "stepped\n")
+        shown = self.daemons[0].control_tool("status")["gpus"]
+        for rank in ranks:
+            self.assertEqual(rank.communicate("\n", timeout=30)[1], "")
+        self.assertEqual([each["way"] for each in shown], ["staged"])
+        self.assertRegex(shown[0]["why"], self.WHY)
+
+
+class WithoutAGpu(WithoutKernels):
+    """A daemon that may not open the GPUs that its trainers have, as in a container or a unit without devices."""
+
+    WORKER = "devices=0"
+    WHY = "starting the CUDA driver: CUDA_ERROR_NO_DEVICE"
+
+
+class WithAGpuThatIsTaken(WithoutKernels):
+    """A trainer has the GPU for itself: its compute mode is EXCLUSIVE_PROCESS."""
+
+    WORKER = "fail=cuDevicePrimaryCtxRetain:*=46"
+    WHY = "opening the GPU: CUDA_ERROR_DEVICE_UNAVAILABLE"
+
+
+class BesideAContainer(WithoutKernels):
+    """Neither descriptors nor handles of the trainer's memory reach the worker."""
+
+    WORKER = f"{DAWDLING} without=vmm fail=cuIpcOpenMemHandle:*=201"
+    WHY = "by handle: .*CUDA_ERROR_INVALID_CONTEXT.*is either in a container, or another user's"
+
+
+@of_the_standin
+class Full(WorkerCase):
+    """A GPU without memory for what a plan needs."""
+
+    CONFIG = {"policy": {"codec": "maxmin:4,feedback"}}
+    WORKER = "memory=42M"
+
+    def test_residuals_that_do_not_fit_are_refused_when_the_plan_is_prepared(self):
+        for said in self.run_ranks(["copied"] * 2, "large", words=""):
+            self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED ")
+
+
+@of_the_standin
+class FullOfWork(WorkerCase):
+    """A GPU without memory for what sparse codecs work in."""
+
+    CONFIG = {"policy": {"codec": "topk:0.01"}}
+    WORKER = "memory=33M"
+
+    def test_work_memory_that_does_not_fit_is_refused_when_the_plan_is_prepared(self):
+        for said in self.run_ranks(["copied"] * 2, "large", words=""):
+            self.assertRegex(said, r"^failed RESOURCE_EXHAUSTED .*work memory of sparse codecs, \d+ bytes")
+
+
+@of_the_standin
+class Hung(WorkerCase):
+    """A worker that does not answer when a plan needs residuals there."""
+
+    MACHINES = 1
+    CONFIG = {"policy": {"codec": "maxmin:4,feedback", "min_elements": 64}}
+
+    def test_a_worker_that_hangs_is_lost_within_a_second_and_named(self):
+        ranks = self.begin(["arena", "arena"], "commit", places=[0, 0], gpus=[0, 1])
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "registered\n")
+        os.kill(self.workers()[0], signal.SIGSTOP)
+        began = time.monotonic()
+        for rank in ranks:
+            rank.stdin.write("\n")
+            rank.stdin.flush()
+        seconds, said = self.failures(ranks, began)
+        for text in said:
+            self.assertRegex(text, r"^failed DEVICE_LOST .*cgxd-gpu \(process \d+, GPU .*\) of job .* did not answer within 1 s")
+        figure("a hung worker is known to its ranks", seconds, 2.0)
+        self.assertLess(seconds, 3.5)  # on a busy machine; a silent peer is known after 4 s
+
+
+if __name__ == "__main__":
+    unittest.main()
