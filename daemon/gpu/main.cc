@@ -4,11 +4,30 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 
 #include "daemon/gpu/device_worker.h"
 #include "proto/device/driver.h"
+
+namespace {
+
+// Where memory is short the kernel ends this process before cgxd, which is in the same control
+// group: its job is lost, and no other. Anybody may raise the score that it has inherited.
+void go_before_the_daemon() {
+  constexpr int kAbove = 900, kMost = 1000;
+  std::fstream score("/proc/self/oom_score_adj");
+  int inherited = 0;
+  if (score >> inherited) score.seekp(0) << std::min(inherited + kAbove, kMost) << std::flush;
+  if (score) return;
+  std::fprintf(stderr,
+               "cgxd-gpu: cannot write /proc/self/oom_score_adj: where memory is short "
+               "the kernel may end cgxd instead of this process\n");
+}
+
+}  // namespace
 
 int main() {
   constexpr int kSocket = 3;
@@ -19,6 +38,7 @@ int main() {
     std::fprintf(stderr, "cgxd-gpu is started by cgxd, for a job with tensors on a GPU\n");
     return 2;
   }
+  go_before_the_daemon();
   auto worker = cgx::daemon::gpu::DeviceWorker::open(
       cgx::UniqueFd(kSocket), cgx::device::mps_serves(std::getenv("CUDA_MPS_PIPE_DIRECTORY")));
   if (!worker.ok()) return 1;  // cgxd was told why

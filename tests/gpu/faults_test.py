@@ -13,6 +13,24 @@ from gpu_driver import of_the_standin
 from worker_test import DAWDLING, WorkerCase
 
 
+class Memory(WorkerCase):
+    def test_the_kernel_ends_a_worker_before_its_daemon_where_memory_is_short(self):
+        def score(pid):
+            with open(f"/proc/{pid}/oom_score_adj", encoding="ascii") as file:
+                return int(file.read())
+
+        ranks = self.begin(["arena"] * 2, "commit")
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "registered\n")
+        wanted = [min(score(daemon.process.pid) + 900, 1000) for daemon in self.daemons]
+        found = [score(pid) for pid in self.workers()]
+        for rank in ranks:
+            rank.stdin.write("\n\n")
+            rank.stdin.flush()
+        self.assertEqual([rank.communicate(timeout=30)[1] for rank in ranks], ["", ""])
+        self.assertEqual(sorted(found), sorted(wanted))
+
+
 class Faults(WorkerCase):
     def test_a_killed_worker_is_device_lost_and_the_neighbour_goes_on(self):
         neighbour = self.begin(["arena"] * 2, "steps", job="neighbour")
