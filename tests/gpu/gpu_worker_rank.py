@@ -20,7 +20,7 @@ from gpu_rank import Folder, Gpu, Host, say, values_of
 
 import cgx
 
-PACED = 400
+PACED, FED = 400, 50
 OF_THREAD = 2  # CU_STREAM_PER_THREAD
 
 
@@ -359,17 +359,23 @@ def revived(comm, place, rank):
     array.free()
 
 
-def paced(comm, place, rank):
+def paced(comm, place, rank, steps=PACED, before=lambda step: None):
     """Many small steps, until somebody dies; says when."""
     array = place.put(numpy.zeros((70_001,), "float32"))
     tensor = comm.register("paced", array)
     comm.commit()
-    for step in range(PACED):
+    for step in range(steps):
+        before(step)
         place.refill(array, values_of(rank, step, array.shape, "float32"))
         comm.submit(step, [tensor])
         comm.step_end(step)
         comm.wait(step)
         say(f"step {step}", place.get(array))
+
+
+def fed(comm, place, rank, lines):
+    """The same, so many for each line that comes."""
+    paced(comm, place, rank, int(lines) * FED, lambda step: sys.stdin.readline() if step % FED == 0 else None)
 
 
 def types(comm, place, rank):
@@ -478,7 +484,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"unposted": unposted, "orphaned": orphaned, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced}
+PARTS = {"unposted": unposted, "orphaned": orphaned, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced, "fed": fed}
 
 
 def main(kind, rank, ranks, folder, job, *parts):
