@@ -5,12 +5,14 @@ CGX_TEST_GPU=1: on the machine's GPU, as worker_test.py.
 
 import os
 import signal
+import subprocess
+import sys
 import time
 import unittest
 
 from cluster_case import figure
-from gpu_driver import of_the_standin
-from worker_test import DAWDLING, WorkerCase
+from gpu_driver import driver_environment, of_the_standin
+from worker_test import DAWDLING, DEVICES, WorkerCase
 
 
 class Memory(WorkerCase):
@@ -161,6 +163,50 @@ class StickyLater(Sticky):
 
 
 @of_the_standin
+class Lost(NeighbourCase):
+    """A GPU falls off the bus while workers are at a step of its job."""
+
+    GPU = 5
+
+    def lose(self):
+        ask = f"import ctypes; c = ctypes.CDLL('libcuda.so.1'); assert c.cuInit(0) == 0; c.cgx_standin_lose({self.GPU})"
+        environment = driver_environment(f"folder={self.machine} devices={DEVICES}")
+        subprocess.run([sys.executable, "-c", ask], env=dict(os.environ, **environment), check=True)
+
+    def test_a_lost_gpu_is_device_lost_and_the_neighbour_goes_on(self):
+        self.begin_neighbour()
+        doomed = self.begin(["arena"] * 2, "matrices=1024x10000", gpus=[self.GPU] * 2, words="")
+        for rank in doomed:
+            self.assertTrue(rank.stdout.readline(), rank.poll())
+        self.let_the_neighbour_step()
+        began = time.monotonic()
+        self.lose()  # which takes a program
+        seconds, said = self.failures(doomed, began)
+        for text in said:  # by the worker, in whose time almost all of a step goes by, or by who hands over the next one
+            self.assertRegex(text, r"^failed (DEVICE_LOST|PEER_LOST) .*(cgxd-gpu \(process \d+, GPU |timeline word).*"
+                                   r"CUDA_ERROR_DEVICE_UNAVAILABLE")
+        figure("a lost GPU is known to its ranks", seconds, 1.0)
+        self.assertLess(seconds, 2.5)  # on a busy machine; a silent peer is known after 4 s
+        self.end_the_neighbour()
+        self.a_new_job_runs()
+
+
+@of_the_standin
+class FullInAStep(WorkerCase):
+    """A launch for which the GPU has no memory: here the fortieth of each worker."""
+
+    WORKER = f"{DAWDLING} fail=cuLaunchKernel:40=2"
+
+    def test_the_job_is_told_and_names_the_tensor_and_the_next_one_runs(self):
+        began = time.monotonic()
+        seconds, said = self.failures(self.begin(["arena"] * 2, "paced"), began)
+        for text in said:
+            self.assertRegex(text, r"^failed RESOURCE_EXHAUSTED .*tensor 'paced': .*maxmin:4.*CUDA_ERROR_OUT_OF_MEMORY")
+        self.no_workers_left()
+        self.assertEqual(self.run_ranks(["arena"] * 2, "small=2"), self.run_ranks(["host"] * 2, "small=2"))
+
+
+@of_the_standin
 class WithoutKernels(WorkerCase):
     """A GPU that takes none of the kernels in cgxd-gpu: too old, or there are none."""
 
@@ -184,6 +230,22 @@ class WithoutAGpu(WithoutKernels):
 
     WORKER = "devices=0"
     WHY = "starting the CUDA driver: CUDA_ERROR_NO_DEVICE"
+
+
+class WithAnOldDriver(WithoutKernels):
+    """A daemon whose driver is older than that of its trainers, as in a container."""
+
+    WORKER = "version=11040"
+    WHY = "cgxd-gpu has no GPU: libcuda.so.1 is a driver for CUDA 11.4; 11.7 or newer is needed"
+
+    def test_memory_for_its_worker_is_refused_by_name(self):
+        self.assertRegex(self.run_ranks(["arena"], "steps", places=[0])[0], f"^failed UNIMPLEMENTED .*{self.WHY}")
+
+    def test_that_of_the_trainers_is_named_too(self):
+        why = "libcuda.so.1 is a driver for CUDA 11.4; 11.7 or newer is needed"
+        for kind in ("arena", "copied"):
+            said = self.run_ranks([kind], "steps", words="version=11040", places=[0])[0]
+            self.assertRegex(said, f"^failed UNIMPLEMENTED .*{why}")
 
 
 class WithAGpuThatIsTaken(WithoutKernels):

@@ -3,6 +3,7 @@
 import ctypes
 import sys
 import threading
+import uuid
 
 import numpy
 from gpu_arrays import Array, Cuda, DlpackArray, Pooled
@@ -122,6 +123,7 @@ def without_driver():
         about = {"shape": (10,), "typestr": "<f4", "data": (values.ctypes.data, False), "version": 3}
         array = type("Array", (), {"__cuda_array_interface__": about})()
         attempt("no driver", lambda: comm.allreduce(array))
+        attempt("no driver, no arena", lambda: session.empty(10, device=uuid.UUID(int=7)))
         attempt("sound", lambda: comm.allreduce(values))
 
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -108,7 +109,10 @@ void at_end() {
   Process& p = process();
   if (getpid() != p.pid || !p.started) return;
   write_counts(p);
-  const std::string left = alive();
+  const bool lost = std::any_of(p.contexts.begin(), p.contexts.end(), [&](const auto& context) {
+    return context->legacy != nullptr && p.ledger->lost(context->device);
+  });
+  const std::string left = lost ? "" : alive();  // nothing of a lost device can be given back
   for (size_t from = 0, to; (to = left.find('\n', from)) != left.npos; from = to + 1) {
     accuse("leaked: " + left.substr(from, to - from));
   }
