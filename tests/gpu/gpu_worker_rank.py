@@ -378,6 +378,20 @@ def fed(comm, place, rank, lines):
     paced(comm, place, rank, int(lines) * FED, lambda step: sys.stdin.readline() if step % FED == 0 else None)
 
 
+def mixed(place, store, rank, ranks):
+    """Ranks that do not fit together: how long each waits for the answer when all are there."""
+    place.put(numpy.zeros(1000, "float32"))  # there is a worker already
+    store.put(f"there/{rank}", b"")
+    while any(store.get(f"there/{other}") is None for other in range(ranks)):
+        pass
+    began = time.perf_counter()
+    try:
+        place.meet("world")
+    except cgx.CgxError as error:
+        print(f"{time.perf_counter() - began:.3f} {type(error).__name__} {error}")
+    place.close()
+
+
 def types(comm, place, rank):
     """A step of tensors of every type, merged."""
     arrays = {dtype: place.put(numpy.zeros(5003, dtype)) for dtype in ("float64", "float32", "int64", "float16", "int32", "uint8")}
@@ -495,6 +509,8 @@ def main(kind, rank, ranks, folder, job, *parts):
         place.device = None if kind == "host" else uuid_of(place.cuda)
         place.meet = lambda name: session.communicator(name, int(rank), int(ranks), store.put, store.get, timeout=60,
                                                        device=place.device)
+        if parts == ("mixed",):
+            return mixed(place, store, int(rank), int(ranks))
         comm = place.meet("world")
         try:
             for part in parts or ("calls", "steps"):

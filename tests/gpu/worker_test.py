@@ -17,7 +17,7 @@ import unittest.mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from cluster_case import ClusterCase  # noqa: E402
+from cluster_case import ClusterCase, figure  # noqa: E402
 from daemons import BUILD, binary, python_environment  # noqa: E402
 from gpu_driver import STANDIN, driver_environment, of_the_standin  # noqa: E402
 
@@ -137,7 +137,6 @@ class Bits(WorkerCase):
         host = self.run_ranks(["host"] * 2, places=[0, 0])
         self.assertEqual(self.run_ranks(["arena", "copied"], places=[0, 0]), host)
 
-
     @of_the_standin
     def test_every_way_gives_the_same_bits_and_is_counted(self):
         host = self.run_ranks(["host"] * 2)
@@ -163,12 +162,22 @@ class Bits(WorkerCase):
         for kind in ("arena", "copied"):
             self.assertEqual(self.run_ranks([kind] * 2, "types"), host, kind)
 
-    def test_ranks_on_a_gpu_and_on_the_host_of_one_machine_are_refused_by_name(self):
-        processes = self.begin(["arena", "host"], "steps", places=[0, 0])
-        out = [process.communicate(timeout=30)[1] for process in processes]
-        for errors in out:
-            self.assertRegex(errors, r"MismatchError.*rank \d of communicator .* has its tensors on (a GPU|the host), another "
-                                     r"rank of this machine on (a GPU|the host)")
+
+class Mixed(WorkerCase):
+    """Ranks of one machine of which some have their tensors on a GPU."""
+
+    MACHINES = 1
+
+    def test_ranks_on_a_gpu_and_on_the_host_are_refused_at_once_and_both_named(self):
+        processes = self.begin(["arena", "host", "arena"], "mixed", places=[0, 0, 0])
+        out = [process.communicate(timeout=60) for process in processes]
+        self.assertEqual([(process.returncode, errors) for process, (_, errors) in zip(processes, out)], [(0, "")] * 3)
+        for text, _ in out:
+            seconds, answer = text.split(" ", 1)
+            self.assertRegex(answer, r"^MismatchError .*rank 0 of communicator .* has its tensors on a GPU, another rank of this "
+                                     r"machine on the host: rank 1; all must have them on the host, or all on GPUs")
+            figure("ranks on a GPU and on the host are refused", float(seconds), 0.2)
+            self.assertLess(float(seconds), 1.5)  # on a busy machine
 
 
 class Streams(WorkerCase):
