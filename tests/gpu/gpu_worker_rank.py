@@ -407,9 +407,9 @@ def types(comm, place, rank):
             say(f"step {step} {dtype}", place.get(array))
 
 
-def families(comm, place, rank):
+def families(comm, place, rank, count):
     """Tensors that the policy has a codec each for; no vectors, which travel raw."""
-    arrays = [place.put(numpy.zeros((2, 2501 + 33 * number), "float32")) for number in range(16)]
+    arrays = [place.put(numpy.zeros((2, 2501 + 33 * number), "float32")) for number in range(int(count))]
     tensors = [comm.register(f"tensor{number:02}", array) for number, array in enumerate(arrays)]
     comm.commit()
     for step in range(3):

@@ -5,6 +5,7 @@ CGX_TEST_GPU=1: on the machine's GPU, with its own driver; what only the stand-i
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -326,18 +327,23 @@ class Families(WorkerCase):
     JOB = "families"
     CLEAN = {"residuals_ms": 1}  # the next job of that name begins without any
     CODECS = ("fp32", "fp16", "bf16", "fp8:e4m3", "fp8:e5m2", "maxmin:8,bucket=1024", "maxmin:1", "maxmin:2,feedback",
-              "maxmin:3", "int8", "maxmin:6", "efsign,feedback", "signsgd", "onebit,feedback", "fp16,feedback", "natural:4")
+              "maxmin:3", "int8", "maxmin:6", "efsign,feedback", "signsgd", "onebit,feedback", "fp16,feedback", "natural:4",
+              "qsgd:4,feedback", "qsgd:3,norm=l2,stochastic", "terngrad,clip")
     CONFIG = {"timeouts": CLEAN, "policy": {"codec": "fp32", "rules": [{"match": f"tensor{number:02}", "codec": codec}
                                                                        for number, codec in enumerate(CODECS)]}}
 
+    @property
+    def part(self):
+        return f"families={len(self.CODECS)}"
+
     def test_every_codec_gives_the_bits_of_the_host(self):
         before = self.daemons[0].counters()["encoded_bytes_sent"]
-        host = self.run_ranks(["host"] * 2, "families")
+        host = self.run_ranks(["host"] * 2, self.part)
         self.assertEqual(len(host[0].splitlines()), 3 * len(self.CODECS))
         raw = 3 * 4 * sum(2 * (2501 + 33 * number) for number in range(len(self.CODECS)))
         self.assertLess(self.daemons[0].counters()["encoded_bytes_sent"] - before, raw / 2, "codecs are in force")
-        self.assertEqual(self.run_ranks(["host"] * 2, "families"), host, "a codec that draws has a key for each job")
-        self.assertEqual(self.run_ranks(["arena"] * 2, "families"), host)
+        self.assertEqual(self.run_ranks(["host"] * 2, self.part), host, "a codec that draws has a key for each job")
+        self.assertEqual(self.run_ranks(["arena"] * 2, self.part), host)
 
 
 class SparseFamilies(Families):
@@ -348,6 +354,14 @@ class SparseFamilies(Families):
               "topk:0.001,values=maxmin4,feedback", "threshold:0.001", "int8")
     CONFIG = {"timeouts": Families.CLEAN, "policy": {"codec": "fp32", "rules": [{"match": f"tensor{number:02}", "codec": codec}
                                                                                 for number, codec in enumerate(CODECS)]}}
+
+
+class EveryCodec(unittest.TestCase):
+    def test_none_is_left_out(self):
+        with open(os.path.join(HERE, "..", "..", "kernels", "codecs.def"), encoding="utf-8") as file:
+            all_of_them = re.findall(r'^X\(\w+, \d+, "(\w+)"', file.read(), re.MULTILINE)
+        played = {re.match(r"\w+", codec)[0] for codec in Families.CODECS + SparseFamilies.CODECS}
+        self.assertEqual(set(all_of_them) - played, set())
 
 
 class TopK(Bits):
