@@ -50,7 +50,8 @@ Result<std::unique_ptr<DeviceWorker>> DeviceWorker::open(UniqueFd socket, bool m
   std::unique_ptr<DeviceWorker> worker(new DeviceWorker(std::move(socket)));
   const Status greeted = worker->greet();
   const std::string text = greeted.ok() ? worker->driver_.version_text() : greeted.message();
-  worker->answer(0, {greeted.code(), text}, mps ? 1 : 0);
+  const bool asks = greeted.ok() && !worker->runner_->writes_words();
+  worker->answer(0, {greeted.code(), text}, (mps ? kMpsServes : 0) | (asks ? kAsksEvents : 0));
   CGX_RETURN_IF_ERROR(greeted);
   return worker;
 }

@@ -49,6 +49,7 @@ class JobRunner {
   // beside what the buckets under way need.
   Status reserve_work(uint32_t buckets, uint64_t bytes);
   bool busy() const { return !pending_.empty(); }
+  bool writes_words() const { return words_; }  // otherwise the device is asked for events
   // The context has failed: it answers nothing else any more.
   const Status& lost() const { return lost_; }
   // If that is what the driver answered, whatever it was asked for.

@@ -21,7 +21,7 @@
 
 namespace cgx::daemon::gpu {
 
-constexpr uint32_t kWorkerForm = 6;          // of everything in this file
+constexpr uint32_t kWorkerForm = 7;          // of everything in this file
 constexpr uint32_t kStreams = 4;             // of a worker; an operation's jobs run on one of them
 constexpr uint64_t kScratchBytes = 8 << 20;  // of a stream, on the device
 
@@ -140,6 +140,8 @@ enum class PacketKind : uint32_t {
   kDropResidual,
   kReserveWork,  // of sparse codecs, for jobs of up to so many buckets
 };
+// Answered to kHello, bits: MPS serves; streams write no words to say what is done.
+constexpr uint64_t kMpsServes = 1, kAsksEvents = 2;
 struct WorkerPacket {
   PacketKind kind = PacketKind::kHello;
   uint32_t request = 0;
@@ -147,7 +149,7 @@ struct WorkerPacket {
   uint32_t number = 0;  // of the arena, block or residual; work memory: buckets; Hello: 1 where it
                         // sees its own GPU only
   uint64_t bytes = 0;  // of memory; residuals: elements; work memory: beside what buckets under way
-                       // need; Answered to kAddArena: the pattern, to kHello: 1 where MPS serves
+                       // need; Answered to kAddArena: the pattern, to kHello: the bits
   uint32_t status = 0;  // Answered
   wire::ArenaWay way = wire::ArenaWay::kVmm;
   uint8_t reserved[3] = {};

@@ -201,7 +201,8 @@ Status Worker::greet(uint64_t until_ns) {
   answer.text[sizeof(answer.text) - 1] = 0;
   if (answer.status != 0) return {static_cast<StatusCode>(answer.status), answer.text};
   driver_ = answer.text;
-  mps_ = answer.bytes != 0;
+  mps_ = (answer.bytes & kMpsServes) != 0;
+  asks_events_ = (answer.bytes & kAsksEvents) != 0;
   return {};
 }
 
@@ -225,7 +226,8 @@ scheduler::GpuSnapshot Worker::shown() const {
                                 .job = options_.job,
                                 .device = wire::to_text(options_.device),
                                 .driver = driver_,
-                                .mps = mps_};
+                                .mps = mps_,
+                                .asks_events = asks_events_};
 }
 
 // The GPU's memory, and a GPU that one process at a time may have, are free when it is gone.

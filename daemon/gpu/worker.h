@@ -115,7 +115,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   const WorkerOptions options_;
   const std::string visible_;  // its GPU, as CUDA_VISIBLE_DEVICES says it; empty: all GPUs are
   std::string driver_;         // what it said of its GPU when it started
-  bool mps_ = false;
+  bool mps_ = false, asks_events_ = false;
   std::atomic<const char*> killed_for_{nullptr};
   mutable std::atomic<bool> found_dead_{false};  // by whoever asked for something
   std::atomic<bool> over_{false};

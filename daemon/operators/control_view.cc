@@ -198,6 +198,9 @@ void fill_tuning(const DaemonFacts& facts, v1::Tuning& tuning) {
   }
 }
 
+constexpr const char* kNoWords =
+    "this GPU or its driver has no stream memory operations: cgxd-gpu asks for events";
+
 void add_gpus(const Snapshot& snapshot, const Caller& caller, v1::DaemonStatus& status) {
   for (const scheduler::GpuSnapshot& from : snapshot.gpus) {
     if (!caller.may_see(from.uid)) continue;
@@ -208,6 +211,7 @@ void add_gpus(const Snapshot& snapshot, const Caller& caller, v1::DaemonStatus& 
     to.set_driver(plain_text(from.driver));
     to.set_way(from.arenas_ipc == 0 ? "vmm" : from.arenas_vmm == 0 ? "ipc" : "vmm, ipc");
     to.set_mps(from.mps);
+    if (from.asks_events) to.set_why(kNoWords);
   }
   for (const CommunicatorSnapshot& from : snapshot.communicators) {
     if (from.staged.empty() || !caller.may_see(from.uid)) continue;

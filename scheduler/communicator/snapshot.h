@@ -133,6 +133,7 @@ struct GpuSnapshot {
   uint32_t uid = 0;
   std::string job, device, driver;
   bool mps = false;
+  bool asks_events = false;                 // its streams write no words to say what is done
   uint32_t arenas_vmm = 0, arenas_ipc = 0;  // how their memory came
 };
 

@@ -366,6 +366,7 @@ void Engine::create_communicator(SessionId id, uint32_t request,
   const bool free_rank = found != local.end() && found->port == nullptr;
   communicator->join({id, session->port.get(), request, *site}, message);
   if (free_rank && found->port != nullptr) {
+    if (!message.staged.empty()) count(Counter::kdevice_ranks_staged);
     session->handles_end = std::max(session->handles_end, message.comm + uint64_t{1});
     session->communicators[message.comm] = {communicator,
                                             static_cast<uint32_t>(found - local.begin())};

@@ -46,6 +46,7 @@ QUIET = {
     "control_junk_total": "needs garbage on a port (strangers_test.py)",
     "device_arenas_vmm_total": "needs a GPU (tests/gpu/worker_test.py)",
     "device_arenas_ipc_total": "needs a GPU (tests/gpu/worker_test.py)",
+    "device_ranks_staged_total": "needs a GPU (tests/gpu/worker_test.py)",
     "device_staged_bytes_total": "needs a GPU (tests/gpu/several_test.py)",
     "site_frames_total": "needs two GPUs (tests/gpu/several_test.py)",
     "site_bytes_total": "needs two GPUs (tests/gpu/several_test.py)",

@@ -25,6 +25,7 @@ from gpu_driver import STANDIN, driver_environment, of_the_standin  # noqa: E402
 TWINS = os.path.join(BUILD, "lib", "libcgx_twins.so")
 DAWDLING = "seed=3 delay_us=300"
 DEVICES = 8  # of a machine
+WITHOUT_WORDS = "this GPU or its driver has no stream memory operations: cgxd-gpu asks for events"
 
 
 class WorkerCase(ClusterCase):
@@ -144,14 +145,14 @@ class Bits(WorkerCase):
 
         def counted():
             counters = self.daemons[0].counters()
-            return counters["device_arenas_vmm"], counters["device_arenas_ipc"]
+            return [counters[f"device_{way}"] for way in ("arenas_vmm", "arenas_ipc", "ranks_staged")]
 
         for words, vmm, ipc in (("", True, False), ("without=vmm", False, True), ("without=vmm without=ipc", False, False),
                                 ("without=words", True, False)):
             before = counted()
             self.assertEqual(self.run_ranks(["arena" if vmm or ipc else "copied"] * 2, words=f"{DAWDLING} {words}"), host,
                              words)
-            self.assertEqual([after > b for after, b in zip(counted(), before)], [vmm, ipc], words)
+            self.assertEqual([after > b for after, b in zip(counted(), before)], [vmm, ipc, not vmm and not ipc], words)
 
     def test_no_worker_stays_behind(self):
         self.run_ranks(["arena"] * 2, "steps")
@@ -422,6 +423,20 @@ class Shown(WorkerCase):
         self.assertEqual((shown["job"], shown["way"], shown["gpu"]), ("shown", "staged", ""))
         self.assertRegex(shown["why"], r"by handle: ")
         self.assertRegex(table, r"- +shown +\d+ +staged ")
+
+
+class ShownWithoutWords(WorkerCase):
+    """A worker that asks its GPU for events, whose steps take longer."""
+
+    MACHINES = 1
+    WORKER = f"{DAWDLING} without=words"
+    shown = Shown.shown
+
+    @of_the_standin
+    def test_status_and_doctor_say_so(self):
+        shown, table = self.shown("")
+        self.assertEqual((shown["way"], shown["why"]), ("vmm", WITHOUT_WORDS))
+        self.assertRegex(table, rf"{shown['gpu']} +shown +\d+ +vmm +CUDA 13.0 +off +{WITHOUT_WORDS}")
 
 
 if __name__ == "__main__":
