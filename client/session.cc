@@ -492,6 +492,7 @@ Result<StagedIn> Session::order(StagedIn staged, const void* memory, void* strea
   }
   const bool none = ready.status().code() == StatusCode::kUNIMPLEMENTED;
   if (!none && staged.memory == nullptr) return ready.status();
+  staging->sweep();
   Result<Copy> copy =
       staging->copy_of_nothing(stream, staged.memory);  // keeps it, whatever follows
   if (!none) return ready.status();

@@ -94,6 +94,7 @@ JobRunner::~JobRunner() {
     if (each.work != 0) driver_.cuMemFree(each.work);
     for (const auto& [value, event] : each.events) driver_.cuEventDestroy(event);
   }
+  for (device::CUevent each : free_events_) driver_.cuEventDestroy(each);
 }
 
 Status JobRunner::reserve_work(uint32_t buckets, uint64_t bytes) {
@@ -201,11 +202,22 @@ Status JobRunner::mark(Stream& stream) {
                                      stream.value, device::CU_STREAM_WRITE_VALUE_DEFAULT),
         "noting that a job is done");
   }
-  device::CUevent event = nullptr;
-  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuEventCreate(&event, device::CU_EVENT_DISABLE_TIMING),
-                                    "making an event"));
+  CGX_ASSIGN_OR_RETURN(const device::CUevent event, take_event());
   stream.events.emplace_back(stream.value, event);
   return driver_.check(driver_.cuEventRecord(event, stream.stream), "recording an event");
+}
+
+// One that has passed, or a new one where as many are under way as never before.
+Result<device::CUevent> JobRunner::take_event() {
+  device::CUevent event = nullptr;
+  if (!free_events_.empty()) {
+    event = free_events_.back();
+    free_events_.pop_back();
+    return event;
+  }
+  CGX_RETURN_IF_ERROR(driver_.check(driver_.cuEventCreate(&event, device::CU_EVENT_DISABLE_TIMING),
+                                    "making an event"));
+  return event;
 }
 
 bool JobRunner::reached(const Pending& pending) {
@@ -215,7 +227,7 @@ bool JobRunner::reached(const Pending& pending) {
   while (!stream.events.empty()) {
     const auto [value, event] = stream.events.front();
     if (driver_.cuEventQuery(event) != device::CUDA_SUCCESS) break;
-    driver_.cuEventDestroy(event);
+    free_events_.push_back(event);
     stream.events.pop_front();
     word = value;
   }

@@ -113,6 +113,7 @@ class JobRunner {
   Status enqueue(Stream& stream, const std::string& what);
   Status launch(Stream& stream);
   Status mark(Stream& stream);
+  Result<device::CUevent> take_event();
   bool reached(const Pending& pending);
   void look_for_errors(uint64_t now_ns);
   void look_for_errors(uint32_t stream, const std::string& what);
@@ -170,7 +171,8 @@ class JobRunner {
   uint32_t* done_ = nullptr;                // by stream, a cache line each
   device::CUdeviceptr done_on_device_ = 0;
   std::array<Stream, kStreams> streams_;
-  std::deque<Pending> pending_;  // as they came
+  std::vector<device::CUevent> free_events_;  // where there are no words
+  std::deque<Pending> pending_;               // as they came
   using Launch = std::function<Status(device::CUstream)>;
   std::vector<Launch> launches_;  // of the job that begins
   struct Scratch {                // of its stream

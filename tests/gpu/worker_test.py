@@ -42,7 +42,7 @@ class WorkerCase(ClusterCase):
         cls.addClassCleanup(cls.folder.cleanup)
         cls.machine = os.path.join(cls.folder.name, "gpu")
         os.mkdir(cls.machine)
-        words = f"strict folder={cls.machine} kernels={TWINS} devices={DEVICES} {cls.WORKER}"
+        words = f"strict folder={cls.machine} counts={cls.machine} kernels={TWINS} devices={DEVICES} {cls.WORKER}"
         cls.environment = driver_environment(words)
         with unittest.mock.patch.dict(os.environ, cls.environment):
             super().setUpClass()
@@ -66,7 +66,7 @@ class WorkerCase(ClusterCase):
         processes = []
         for rank, kind in enumerate(kinds):
             daemon = self.daemons[places[rank] if places else rank % 2]
-            words_of_rank = f"strict folder={self.machine} {words}" + (f" devices={DEVICES} visible={gpus[rank]}" if gpus else "")
+            words_of_rank = f"strict folder={self.machine} counts={self.machine} {words}" + (f" devices={DEVICES} visible={gpus[rank]}" if gpus else "")
             environment = python_environment(CGX_SOCKET=daemon.socket, **({} if kind == "host" else driver_environment(words_of_rank)))
             processes.append(daemon.machine.start(
                 [sys.executable, self.RANK, kind, str(rank), str(len(kinds)), meeting, job or self.JOB or f"job{self.jobs}", *parts],
@@ -320,6 +320,29 @@ class WithoutWords(Bits):
     """A worker whose GPU writes no words: events say what is done."""
 
     WORKER = f"{DAWDLING} without=words"
+
+
+@of_the_standin
+class Events(WorkerCase):
+    """On a GPU whose streams write no words events say what is done, to workers and to trainers: the same ones again and again."""
+
+    WORKER = "without=words"
+
+    def made(self, program):
+        """How many events, by the processes of that name that have ended."""
+        count = 0
+        for name in os.listdir(self.machine):
+            if name.startswith(program):
+                with open(os.path.join(self.machine, name), encoding="ascii") as file:
+                    count += sum(int(line.split()[1]) for line in file if line.startswith("cuEventCreate "))
+        return count
+
+    def test_many_steps_make_as_many_as_few_do(self):
+        self.run_ranks(["arena"] * 2, "small=100", words="without=words")
+        self.no_workers_left()
+        for program in ("cgxd-gpu", "python"):
+            self.assertGreater(self.made(program), 0)
+            self.assertLess(self.made(program), 40, program)
 
 
 class Families(WorkerCase):
