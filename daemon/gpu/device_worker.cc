@@ -95,8 +95,8 @@ Status DeviceWorker::open_channel(Packet& packet) {
   channel_ = std::move(packet.fds[0]);
   doorbell_ = std::move(packet.fds[1]);
   notifier_ = std::move(packet.fds[2]);
-  void* const memory =
-      ::mmap(nullptr, kChannelBytes, PROT_READ | PROT_WRITE, MAP_SHARED, channel_.get(), 0);
+  void* const memory = ::mmap(nullptr, kChannelBytes, PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_POPULATE, channel_.get(), 0);
   if (memory == MAP_FAILED) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "the channel");
   memory_ = static_cast<std::byte*>(memory);
   head_ = reinterpret_cast<ChannelHead*>(memory_);

@@ -44,7 +44,7 @@ Result<OwnMemfd> make_channel() {
     return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "memory for a GPU worker's rings");
   }
   CGX_ASSIGN_OR_RETURN(
-      made.region, SharedRegion::map(made.fd.get(), kChannelBytes, SharedRegion::Populate::kNo));
+      made.region, SharedRegion::map(made.fd.get(), kChannelBytes, SharedRegion::Populate::kYes));
   return made;
 }
 

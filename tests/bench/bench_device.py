@@ -1,8 +1,9 @@
 """device: tensors in a GPU's memory, reduced by the daemons' GPU workers, beside ranks on the host in the same run.
 
 Over the stand-in driver (tests/gpu/driver), so nothing here says how fast a GPU is. bits and ways are 1 if all ranks got the bits of host
-ranks; steady is 1 if later steps take no allocation, registration, module or waiting call of the driver (steady/sparse: with topk,
-whose steps take four launches or more); calls is the smaller of 6 over driver
+ranks; steady is 1 if later steps take no allocation, registration, module or waiting call of the driver, in workers and trainers, and
+workers no page fault but one in twenty steps, which lists may take (steady/sparse: with topk, whose steps take four launches or more;
+steady/events: on a GPU whose streams write no words, where the library waits for its copies); calls is the smaller of 6 over driver
 calls and 4 over ring records of an operation of 1 KiB; lost/other-job is a neighbour's step time before a worker is killed over after.
 n1g4 is four GPUs of one machine against four machines with a host rank each, and raw against the sum of one machine's host. pcie is what a raw
 exchange among GPUs of one machine writes to and reads from registered memory, over what a 4-bit one does, as the daemon counts it. n2g2 is two
@@ -25,12 +26,14 @@ JOB = "bits"  # of ranks that are compared: codecs may draw by its name
 GPU = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpu")
 ALLOCATES = ("cuMemAlloc", "cuMemHostAlloc", "cuMemHostRegister", "cuMemCreate", "cuMemMap", "cuMemImportFromShareableHandle",
              "cuIpcOpenMemHandle", "cuModuleLoadData", "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate",
-             "cuMemFree", "cuOccupancyMaxActiveBlocksPerMultiprocessor")
-WAITS = ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize")
+             "cuEventDestroy", "cuMemFree", "cuOccupancyMaxActiveBlocksPerMultiprocessor")
+WAITS = ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuMemcpyHtoD", "cuMemcpyDtoH")
+FAULTS_A_STEP = 0.05
+LAP = 50  # steps (gpu_worker_rank.FED)
 CODECS = ["fp32", "fp16", "bf16", "fp8:e4m3", "maxmin:4,bucket=512", "maxmin:8,bucket=1024", "maxmin:2,feedback", "int8",
-          "signsgd", "natural:4", "topk:0.01,feedback", "threshold:2,feedback", "randomk:0.1"]
+          "signsgd", "efsign,feedback", "onebit", "qsgd:4", "terngrad", "natural:4", "topk:0.01,feedback", "threshold:2,feedback", "randomk:0.1"]
 BITS = {"n1g1": ["fp32", "maxmin:4,bucket=512"],
-        "n2r2": ["fp32", "maxmin:4,bucket=512", "maxmin:8,bucket=1024", "fp16", "topk:0.01", "threshold:2", "randomk:0.1,feedback"]}
+        "n2r2": CODECS}
 PLACES = {"n1g1": [0, 0], "n2r2": [0, 1, 0, 1]}
 
 
@@ -70,7 +73,8 @@ class Scene:
                                                      **self.driver(f"{words} visible={gpus[rank] if gpus else 0}"))
             ranks.append(daemon.machine.start(
                 [sys.executable, os.path.join(GPU, "gpu_worker_rank.py"), kind, str(rank), str(len(kinds)), meeting,
-                 job or f"job{self.jobs}", *parts], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+                 job or f"job{self.jobs}", *parts], env=environment, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         return ranks
 
     def run(self, *arguments, **options):
@@ -86,15 +90,15 @@ class Scene:
         listed = subprocess.run(["pgrep", "-P", str(daemon.process.pid), "-x", "cgxd-gpu"], capture_output=True, text=True)
         return [int(pid) for pid in listed.stdout.split()]
 
-    def counts(self):
-        """Of all workers that have ended; waits for those of the last job."""
+    def counts(self, program):
+        """Of all workers that have ended, or trainers; waits for the workers of the last job."""
         deadline = time.monotonic() + 10
         while any(self.workers(daemon) for daemon in self.daemons) and time.monotonic() < deadline:
             time.sleep(0.02)
         found = {}
         folder = os.path.join(self.folder.name, "counts")
         for name in os.listdir(folder):
-            if name.startswith("cgxd-gpu"):
+            if name.startswith(program):
                 with open(os.path.join(folder, name)) as file:
                     for line in file:
                         call, count = line.split()
@@ -189,32 +193,60 @@ def ways(report):
             before = scene.daemons[0].counters()
             good += scene.run([kind] * 2, [0, 1], words=words) == host
             after = scene.daemons[0].counters()
-            taken.append([after[name] > before[name] for name in ("device_arenas_vmm", "device_arenas_ipc")])
-        really = taken == [[True, False], [False, True], [False, False]]
+            taken.append([name for name in ("arenas_vmm", "arenas_ipc", "ranks_staged")
+                          if after[f"device_{name}"] > before[f"device_{name}"]])
+        really = taken == [["arenas_vmm"], ["arenas_ipc"], ["ranks_staged"]]
         report.add("device", "ways", good, "ways", 3, float(good == 3 and really), "ways")
     finally:
         scene.close()
 
 
 def difference(scene, part, few, many):
-    """What `many` steps call more than `few` do, for each step more."""
-    total = {}
+    """What `many` steps call more than `few` do, for each step more: workers, and trainers."""
+    total = [{}, {}]
     counted = []
     for steps in (few, many):
         scene.run(["arena"] * 2, [0, 1], f"{part}={steps}")
-        now = scene.counts()
-        counted.append({name: count - total.get(name, 0) for name, count in now.items()})
+        now = [scene.counts("cgxd-gpu"), scene.counts("python")]
+        counted.append([{name: count - then.get(name, 0) for name, count in each.items()} for each, then in zip(now, total)])
         total = now
-    return {name: (count - counted[0].get(name, 0)) / (many - few) for name, count in counted[1].items()
-            if count != counted[0].get(name, 0)}
+    return [{name: (count - before.get(name, 0)) / (many - few) for name, count in after.items() if count != before.get(name, 0)}
+            for before, after in zip(*counted)]
+
+
+def unsteady(*counted):
+    """What allocates or waits, of workers and of trainers."""
+    return {name: sum(each.get(name, 0) for each in counted) for name in ALLOCATES + WAITS if any(name in each for each in counted)}
+
+
+def faults(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return int(fields[7]) + int(fields[9])
+
+
+def laps(scene, count, words=""):
+    """Page faults of a worker in a step between two laps, and the seconds of a step."""
+    ranks = scene.begin(["arena"] * 2, [0, 1], f"laps={count}", words=words)
+    found, took = [], []
+    for _ in range(count):
+        took.append([float(rank.stdout.readline().split()[1]) for rank in ranks][0])
+        found.append([faults(pid) for daemon in scene.daemons for pid in scene.workers(daemon)])
+        for rank in ranks:
+            rank.stdin.write("\n")
+            rank.stdin.flush()
+    for rank in ranks:
+        rank.communicate(timeout=60)
+    most = max(after - before for before, after in zip(found[0], found[-1]))
+    return most / (LAP * (count - 1)), min(took[1:])
 
 
 def steady_sparse(report, quick):
     """Work memory is the plan's, whatever the entries' sizes turn out to be."""
     scene = Scene("topk:0.01,feedback")
     try:
-        more = difference(scene, "matrix", 10, 20 if quick else 60)
-        grown = {name: count for name, count in more.items() if name in ALLOCATES + WAITS}
+        more, trainers = difference(scene, "matrix", 10, 20 if quick else 60)
+        grown = unsteady(more, trainers)
         launches = more["cuLaunchKernel"] / len(scene.daemons)
         report.add("device", "steady/sparse", sum(grown.values()), "wanted", 0, float(not grown and launches >= 4), "calls",
                    f"{launches:.1f} launches " + " ".join(sorted(grown)))
@@ -222,16 +254,32 @@ def steady_sparse(report, quick):
         scene.close()
 
 
+def steady_events(report, quick):
+    """Where streams write no words."""
+    scene = Scene("maxmin:4,bucket=512", words="without=words")
+    try:
+        more, trainers = difference(scene, "small", 10, 30 if quick else 110)
+        grown = unsteady(more, {name: count for name, count in trainers.items() if name not in WAITS})  # the library waits then
+        asked = more.get("cuEventRecord", 0) / len(scene.daemons)
+        report.add("device", "steady/events", sum(grown.values()), "wanted", 0, float(not grown and asked >= 1), "calls",
+                   f"{asked:.1f} events recorded " + " ".join(sorted(grown)))
+    finally:
+        scene.close()
+
+
 def steady(report, quick):
     scene = Scene("maxmin:4,bucket=512")
     try:
-        more = difference(scene, "small", 10, 30 if quick else 110)
-        grown = {name: count for name, count in more.items() if name in ALLOCATES + WAITS}
-        report.add("device", "steady", sum(grown.values()), "wanted", 0, float(not grown), "calls", " ".join(sorted(grown)))
+        more, trainers = difference(scene, "small", 10, 30 if quick else 110)
+        grown = unsteady(more, trainers)
+        missed, seconds = laps(scene, 3 if quick else 7)
+        report.add("device", "steady", sum(grown.values()) + missed, "wanted", 0, float(not grown and missed <= FAULTS_A_STEP),
+                   "calls", f"{missed:.3f} page faults a step " + " ".join(sorted(grown)))
         calls = sum(more.values()) / len(scene.daemons)
         records = more["cuStreamWriteValue32"] / len(scene.daemons)  # a job ends with one
         report.add("device", "calls", calls, "wanted", 6, min(6 / calls, 4 / records), "calls",
-                   f"{records:.2f} records; " + ", ".join(f"{name} {count / 2:.2f}" for name, count in sorted(more.items())))
+                   f"1 KiB in {1e6 * seconds:.0f} us; {records:.2f} records; "
+                   + ", ".join(f"{name} {count / 2:.2f}" for name, count in sorted(more.items())))
     finally:
         scene.close()
 
@@ -265,6 +313,7 @@ def run(options, report):
                       ("network/4bit/n2g2", lambda to: network(to, 2)), ("network/4bit/n2g4", lambda to: network(to, 4)),
                       ("ways", ways), ("steady calls", lambda to: steady(to, options.quick)),
                       ("steady/sparse", lambda to: steady_sparse(to, options.quick)),
+                      ("steady/events", lambda to: steady_events(to, options.quick)),
                       ("lost/other-job", lambda to: lost(to, options.quick))):
         if options.wants(case) or options.wants(case.split()[0]):
             act(report)

@@ -8,6 +8,7 @@ imported: arrays of the rank's own that the worker gets to have.
 
 import ctypes
 import os
+import statistics
 import sys
 import threading
 import time
@@ -440,6 +441,17 @@ def small(comm, place, rank, steps):
         pass
 
 
+def laps(comm, place, rank, count):
+    """As small; says how long a step of a lap took, and begins the next one when a line comes."""
+    took = []
+    for seconds in counted(comm, place, int(count) * FED, 256):
+        took.append(seconds)
+        if len(took) == FED:
+            print("lap", statistics.median(took), flush=True)
+            sys.stdin.readline()
+            took = []
+
+
 def matrix(comm, place, rank, steps):
     for _ in counted(comm, place, int(steps), (300, 500)):
         pass
@@ -498,7 +510,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"unposted": unposted, "orphaned": orphaned, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced, "fed": fed}
+PARTS = {"unposted": unposted, "orphaned": orphaned, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "laps": laps, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced, "fed": fed}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

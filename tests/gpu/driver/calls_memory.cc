@@ -151,7 +151,7 @@ CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
   CGX_ENTER(Call::cuMemHostAlloc);
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   void* const made = mmap(nullptr, round_up(bytes, kPage), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+                          MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (made == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto at = reinterpret_cast<uintptr_t>(made);
   const std::lock_guard lock(process().mutex);
