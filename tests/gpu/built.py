@@ -3,7 +3,7 @@
 
 usage: built.py [--out FOLDER] [--seconds N] [--only TEXT,TEXT...] [--at-once N]
 
-A line per part; FOLDER gets what each printed. Ends with 1 if a part failed. N seconds: parts that have not begun by then are named and left out.
+A line per part, and one per part or test that has not run, with the reason; FOLDER gets what each printed. Ends with 1 if a part failed. N seconds: parts that have not begun by then are named and left out.
 """
 
 import argparse
@@ -24,6 +24,17 @@ DENSE = ("fp32", "fp16", "bf16", "fp8", "maxmin", "int8", "natural", "signsgd", 
 SPARSE = ("topk", "threshold", "randomk")
 LESS_MEMORY = "DriverMemory.FreeMemoryBecomesLess"  # if nobody else takes or frees any
 TIMED = (".Faults.", ".DaemonGone.")  # tests with limits in seconds
+SCRIPTS = ("worker_test", "faults_test", "again_test", "queued_test", "ceilings_test", "staging_test", "bindings_test",
+           "torch_gpu_test")
+PROGRAMS = ("gpu_worker_memory", "gpu_losses", "gpu_worker_site", "gpu_imports")
+NOT_HERE = {  # what a build has, too, and one GPU does not run
+    "several_test": "needs several GPUs, and plays them on the stand-in only",
+    "bench device": "counts what the stand-in counts; times are those of `training` and `bench`",
+    "gpu_standin": "asks the stand-in for what a GPU does not do on demand",
+    "gpu_fiber_warp": "needs no GPU: a warp of this processor",
+    "gpu_cuda_header": "needs no GPU: the driver's header against ours",
+    "fatbin_test": "needs no GPU: machine code is read",
+}
 CHECKED = {"memcheck": ("maxmin", "fp8", "topk", "randomk", "threshold"), "racecheck": ("maxmin", "natural", "topk", "randomk")}
 
 
@@ -38,17 +49,17 @@ def tests_of(script):
                              "  for test in suite: print('.'.join(test.id().split('.')[-2:]))"], capture_output=True, text=True)
     if listed.returncode != 0:
         return [(script, [sys.executable, "-c", f"import {script}"], 60)]
-    return [(f"{script}.{name}", [sys.executable, os.path.join(HERE, f"{script}.py"), name], 90) for name in listed.stdout.split()]
+    return [(f"{script}.{name}", [sys.executable, os.path.join(HERE, f"{script}.py"), "-v", name], 90) for name in listed.stdout.split()]
 
 
 def parts():
     """(name, command, seconds) of what may run side by side."""
     yield "promises of the driver", [built("test_gpu_driver"), f"--gtest_filter=-{LESS_MEMORY}"], 200
-    for name in ("gpu_worker_memory", "gpu_losses", "gpu_worker_site"):
+    for name in PROGRAMS:
         yield name, [built(f"test_{name}")], 200
     for codec in DENSE + SPARSE:
         yield f"agree {codec}", [built("gpu_agree_driver"), "40", "1", codec], 90
-    for script in ("worker_test", "faults_test", "ceilings_test", "staging_test", "bindings_test", "torch_gpu_test"):
+    for script in SCRIPTS:
         yield from (part for part in tests_of(script) if not any(name in part[0] for name in TIMED))
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     for tool, codecs in CHECKED.items():
@@ -66,20 +77,36 @@ def alone(out):
     yield "training", [sys.executable, bench, "gpu", "--quick", "--json", os.path.join(out, "training.json")], 200
 
 
+def not_run(said):
+    """(test, reason) of what a part has skipped itself: by unittest, by GoogleTest, or it says so on a line of its own."""
+    by_unittest = re.findall(r"^(test_\w+) \(.*\)(?:\n.*)? \.\.\. skipped ['\"](?:skipped: )?(.*)['\"]$", said, re.MULTILINE)
+    by_google = re.findall(r": Skipped\n(?:skipped: )?(.*)\n(?:.*\n)*?\[  SKIPPED \] (\S+) \(", said)
+    found = by_unittest + [(name, why) for why, name in by_google]
+    return found or [("", why) for why in re.findall(r"^skipped: (.*)$", said, re.MULTILINE)]
+
+
 class Runner:
     def __init__(self, options):
         self.out, self.until = options.out, time.monotonic() + options.seconds
         self.only, self.log = options.only.split(","), open(os.path.join(options.out, "all.log"), "w", encoding="utf-8")
         self.passed, self.skipped, self.failed = 0, 0, []
 
+    def name_what_is_not_here(self):
+        for name, why in NOT_HERE.items():
+            if any(text in name for text in self.only):
+                self.skipped += 1
+                print(f"skipped: {name}: {why}", flush=True)
+
     def run(self, part):
         name, command, seconds = part
         if not any(text in name for text in self.only):
             return
         left = self.until - time.monotonic()
-        if command is None or left < 5:
+        why = ("not installed" if command is None else "not built" if not os.path.exists(command[0]) else
+               "no time is left" if left < 5 else None)
+        if why is not None:
             self.skipped += 1
-            print(f"skipped: {name}: {'not installed' if command is None else 'no time is left'}", flush=True)
+            print(f"skipped: {name}: {why}", flush=True)
             return
         began = time.monotonic()
         try:
@@ -93,12 +120,14 @@ class Runner:
         took = time.monotonic() - began
         self.log.write(f"==== {name}: {status}, {took:.1f} s\n{said}\n")
         self.log.flush()
-        if status == "stopped" or (status == 0 and re.search(r"^(OK \(skipped=|skipped: )", said, re.MULTILINE)):
+        left_out = not_run(said) if status == 0 else []
+        if status == "stopped" or (left_out and "[  PASSED  ]" not in said):
             self.skipped += 1
-            print(f"skipped: {name}{' by time' if status else ''}, {took:.1f} s", flush=True)
+            print(f"skipped: {name}: {'; '.join(why for _, why in left_out) or 'by time'}, {took:.1f} s", flush=True)
         elif status == 0:
             self.passed += 1
-            print(f"passed: {name}, {took:.1f} s", flush=True)
+            lines = [f"passed: {name}, {took:.1f} s"] + [f"    skipped: {test}: {why}" for test, why in left_out]
+            print("\n".join(lines), flush=True)
         else:
             self.failed.append(name)
             print(f"FAILED: {name}: {status}, {took:.1f} s\n" + "\n".join(f"    {line[:300]}" for line in said.splitlines()[-6:]), flush=True)
@@ -128,6 +157,7 @@ def main():
         list(pool.map(runner.run, parts()))
     for part in alone(options.out):
         runner.run(part)
+    runner.name_what_is_not_here()
     print(f"{runner.passed} passed, {runner.skipped} skipped, {len(runner.failed)} failed {', '.join(runner.failed)}".rstrip())
     return 1 if runner.failed else 0
 
