@@ -140,6 +140,7 @@ Status fill_ipc(const v1::Config& config, IpcOptions& ipc) {
   ipc.sessions_max = config.limits().sessions();
   ipc.arena_bytes_max = config.limits().arena_bytes();
   ipc.shared_bytes_max = shared_bytes(config.limits());
+  ipc.gpu_workers_max = config.limits().gpu_workers();
   return {};
 }
 

@@ -420,42 +420,69 @@ void Worker::set_sleeping(bool sleeping) {
 
 // All of them
 
-Workers::Entry* Workers::find(uint32_t uid, const std::string& job, const wire::DeviceId& device) {
+Workers::Entry* Workers::find(const WorkerOptions& of) {
   for (Entry& each : entries_) {
-    if (each.uid == uid && each.job == job && each.device == device) return &each;
+    if (each.uid == of.uid && each.job == of.job && each.device == of.device) return &each;
   }
   return nullptr;
 }
 
-std::shared_ptr<std::mutex> Workers::gate(uint32_t uid, const std::string& job,
-                                          const wire::DeviceId& device) {
+std::shared_ptr<std::mutex> Workers::gate(const WorkerOptions& of) {
   const std::lock_guard lock(mutex_);
   std::erase_if(entries_, [](const Entry& each) {
     return each.worker.expired() && each.starting.use_count() == 1;
   });
-  Entry* known = find(uid, job, device);
+  Entry* known = find(of);
   if (known == nullptr) {
-    known = &entries_.emplace_back(Entry{uid, job, device, {}, std::make_shared<std::mutex>()});
+    known = &entries_.emplace_back(
+        Entry{of.uid, of.job, of.device, {}, std::make_shared<std::mutex>(), {}, false});
   }
   return known->starting;
 }
 
-Result<std::shared_ptr<Worker>> Workers::of(uint32_t uid, const std::string& job,
-                                            const wire::DeviceId& device) {
-  const std::shared_ptr<std::mutex> starting = gate(uid, job, device);
+scheduler::Share Workers::share_beside(const Entry* own) const {
+  scheduler::Share share("limits.gpu_workers", most_);
+  for (const Entry& each : entries_) {
+    if (&each != own && (each.starts || !each.worker.expired())) share.add(each.holder);
+  }
+  return share;
+}
+
+scheduler::Share Workers::share() {
+  const std::lock_guard lock(mutex_);
+  return share_beside(nullptr);
+}
+
+Status Workers::begin_start(const WorkerOptions& of) {
+  const std::lock_guard lock(mutex_);
+  Entry* const own = find(of);
+  CGX_RETURN_IF_ERROR(share_beside(own).check(of.holder));
+  own->holder = of.holder;
+  own->starts = true;
+  return {};
+}
+
+void Workers::end_start(const WorkerOptions& of, const Result<std::shared_ptr<Worker>>& worker) {
+  const std::lock_guard lock(mutex_);
+  Entry* const own = find(of);
+  own->starts = false;
+  if (worker.ok()) own->worker = *worker;
+}
+
+Result<std::shared_ptr<Worker>> Workers::of(WorkerOptions wanted) {
+  const std::shared_ptr<std::mutex> starting = gate(wanted);
   const std::lock_guard one_at_a_time(*starting);
   std::shared_ptr<Worker> running;
   {
     const std::lock_guard lock(mutex_);
-    running = find(uid, job, device)->worker.lock();
+    running = find(wanted)->worker.lock();
   }
   if (running != nullptr && running->alive() && !running->over()) return running;
   if (running != nullptr) running->see_off();
-  CGX_ASSIGN_OR_RETURN(
-      std::shared_ptr<Worker> worker,
-      Worker::start({.program = program_, .job = job, .uid = uid, .device = device}));
-  const std::lock_guard lock(mutex_);
-  find(uid, job, device)->worker = worker;
+  wanted.program = program_;
+  CGX_RETURN_IF_ERROR(begin_start(wanted));
+  Result<std::shared_ptr<Worker>> worker = Worker::start(wanted);
+  end_start(wanted, worker);
   return worker;
 }
 

@@ -19,6 +19,7 @@
 #include "daemon/gpu/jobs.h"
 #include "scheduler/communicator/snapshot.h"
 #include "scheduler/exchange/buffer_pool.h"
+#include "scheduler/shares.h"
 
 namespace cgx::daemon::gpu {
 
@@ -26,6 +27,7 @@ struct WorkerOptions {
   std::string program;  // cgxd-gpu
   std::string job;
   uint32_t uid = 0;
+  std::string holder;  // whose share it takes (daemon/base/holder.h)
   wire::DeviceId device{};
 };
 
@@ -174,10 +176,12 @@ class DeviceArena {
 // The workers there are, by user, job and GPU. Thread rule: any thread.
 class Workers {
  public:
-  explicit Workers(std::string program = {}) : program_(std::move(program)) {}
-  // The running one, or a new one. Waits while it starts.
-  Result<std::shared_ptr<Worker>> of(uint32_t uid, const std::string& job,
-                                     const wire::DeviceId& device);
+  explicit Workers(std::string program = {}, uint32_t most = UINT32_MAX)
+      : program_(std::move(program)), most_(most) {}
+  // The running one, or a new one, of this program. Waits while it starts. RESOURCE_EXHAUSTED where
+  // there are as many as there may be.
+  Result<std::shared_ptr<Worker>> of(WorkerOptions wanted);
+  scheduler::Share share();  // of those there are or that start
 
  private:
   struct Entry {
@@ -186,12 +190,17 @@ class Workers {
     wire::DeviceId device;
     std::weak_ptr<Worker> worker;
     std::shared_ptr<std::mutex> starting;
+    std::string holder;
+    bool starts = false;
   };
-  std::shared_ptr<std::mutex> gate(uint32_t uid, const std::string& job,
-                                   const wire::DeviceId& device);
-  Entry* find(uint32_t uid, const std::string& job, const wire::DeviceId& device);
+  std::shared_ptr<std::mutex> gate(const WorkerOptions& of);
+  Entry* find(const WorkerOptions& of);
+  scheduler::Share share_beside(const Entry* own) const;
+  Status begin_start(const WorkerOptions& of);
+  void end_start(const WorkerOptions& of, const Result<std::shared_ptr<Worker>>& worker);
 
   const std::string program_;  // empty: beside this one
+  const uint32_t most_;
   std::mutex mutex_;
   std::vector<Entry> entries_;
 };

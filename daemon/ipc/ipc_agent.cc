@@ -41,7 +41,7 @@ IpcAgent::IpcAgent(const IpcOptions& options, const Ports& ports, ListenSocket l
       refusals_(ports.events),
       listener_(std::move(listener)),
       inbox_(std::make_shared<Mailbox<SessionAnswer>>(kInboxCapacity)),
-      workers_(std::make_shared<gpu::Workers>(options.gpu_worker)),
+      workers_(std::make_shared<gpu::Workers>(options.gpu_worker, options.gpu_workers_max)),
       spare_fd_(open_spare()) {}
 
 IpcAgent::~IpcAgent() = default;
@@ -78,6 +78,7 @@ int IpcAgent::do_work(uint64_t now_ns) {
   if (paused_) go_on_accepting();
   if (reading_paused_) go_on_reading();
   show_pending();
+  show_workers();
   return inbox_->drain(kAnswersPerRound,
                        [this](SessionAnswer answer) { handle(std::move(answer)); });
 }
@@ -219,6 +220,12 @@ void IpcAgent::show_pending() {
   const scheduler::Share share = pending();
   if (share.holders() != shown_pending_.holders())
     ports_.counters.shares().show(shown_pending_ = share);
+}
+
+void IpcAgent::show_workers() {
+  const scheduler::Share share = workers_->share();
+  if (share.holders() != shown_workers_.holders())
+    ports_.counters.shares().show(shown_workers_ = share);
 }
 
 Status IpcAgent::may_open(const std::string& holder) const {

@@ -41,7 +41,8 @@ struct IpcOptions {
   uint32_t sessions_max = 256;
   uint64_t arena_bytes_max = 64ull << 30;  // all arenas of one session
   uint64_t shared_bytes_max = UINT64_MAX;  // and of all sessions
-  std::string gpu_worker;                  // program for tensors on a GPU; empty: cgxd-gpu, beside
+  uint32_t gpu_workers_max = 128;
+  std::string gpu_worker;  // program for tensors on a GPU; empty: cgxd-gpu, beside
 };
 
 class IpcAgent final : public Agent, public SessionAnswers {
@@ -91,6 +92,7 @@ class IpcAgent final : public Agent, public SessionAnswers {
   Status may_open(const std::string& holder) const;
   scheduler::Share pending() const;
   void show_pending();
+  void show_workers();
   Status may_share(const std::string& holder, uint64_t bytes) const;
   void refuse(int socket, const Status& why);  // counted, told, named in the log
   void turn_away(UniqueFd socket, const std::string& holder, const Status& why);
@@ -103,7 +105,7 @@ class IpcAgent final : public Agent, public SessionAnswers {
   IpcOptions options_;
   Ports ports_;
   LimitedEvents refusals_;
-  scheduler::Share shown_pending_;
+  scheduler::Share shown_pending_, shown_workers_;
   ListenSocket listener_;
   std::shared_ptr<Mailbox<SessionAnswer>> inbox_;  // users' threads may outlive the agent
   UserThreads users_;

@@ -253,8 +253,9 @@ void IpcAgent::Connection::import_on_gpu(uint32_t request, const wire::AddArena&
               uid = uid(), job = job_, holder = holder_](const std::vector<UniqueFd>& sent) {
     ArenaMapped mapped{holder, message.arena, 0, SharedRegion(), nullptr, 0};
     const auto imported = [&]() -> Status {
-      CGX_ASSIGN_OR_RETURN(std::shared_ptr<gpu::Worker> worker,
-                           workers->of(uid, job, message.device));
+      CGX_ASSIGN_OR_RETURN(
+          std::shared_ptr<gpu::Worker> worker,
+          workers->of({.job = job, .uid = uid, .holder = holder, .device = message.device}));
       const int memory = sent.size() > 1 ? sent[1].get() : -1;
       CGX_ASSIGN_OR_RETURN(const gpu::Worker::AddedArena added,
                            worker->add_arena(message, sent[0].get(), memory));

@@ -33,6 +33,29 @@ class Memory(WorkerCase):
         self.assertEqual(sorted(found), sorted(wanted))
 
 
+@of_the_standin
+class TooMany(WorkerCase):
+    """As many workers as there may be."""
+
+    MACHINES = 1
+    CONFIG = WorkerCase.CONFIG | {"limits": {"gpu_workers": 2}}
+
+    def test_one_more_is_refused_by_name_and_comes_when_another_has_gone(self):
+        ranks = self.begin(["arena"] * 2, "commit", places=[0, 0], gpus=[0, 1])
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "registered\n")
+        errors = self.begin(["arena"], "steps", places=[0], gpus=[2])[0].communicate(timeout=30)[1]
+        self.assertRegex(errors, r"ResourceExhaustedError: .*limits.gpu_workers is 2: 2 taken \(2 by uid 0")
+        shown = {share["name"]: share for share in self.daemons[0].control_tool("status")["shares"]}
+        self.assertEqual(int(shown["limits.gpu_workers"]["used"]), 2)
+        for rank in ranks:
+            rank.stdin.write("\n\n")
+            rank.stdin.flush()
+        self.assertEqual([rank.communicate(timeout=30)[1] for rank in ranks], ["", ""])
+        self.no_workers_left()
+        self.run_ranks(["arena"], "steps", places=[0], gpus=[2])
+
+
 class NeighbourCase(WorkerCase):
     """Beside what fails there is a job on GPU 0 that is at its steps meanwhile, and is to get the bits of host ranks."""
 

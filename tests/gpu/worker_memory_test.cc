@@ -276,19 +276,45 @@ TEST_F(WorkerMemory, WhoeverComesWhileAWorkerDiesGetsAnother) {
                          << "exec sleep 1\n";
   ASSERT_EQ(::chmod(program.c_str(), 0755), 0);
   Workers workers(program);
-  const auto failed = workers.of(0, "a", uuid_);
+  const auto failed = workers.of({.job = "a", .device = uuid_});
   ASSERT_TRUE(failed.ok()) << failed.status().to_string();
   EXPECT_EQ((*failed)->make_residual(16).status().code(), StatusCode::kDEVICE_LOST);
-  const auto killed = workers.of(0, "a", uuid_);
+  const auto killed = workers.of({.job = "a", .device = uuid_});
   ASSERT_TRUE(killed.ok()) << killed.status().to_string();
   EXPECT_NE(*failed, *killed);
   EXPECT_FALSE((*failed)->alive()) << "and so has the GPU's memory";
   EXPECT_TRUE((*killed)->reserve_work(1, 4096).ok());
   (*killed)->kill();
-  const auto last = workers.of(0, "a", uuid_);
+  const auto last = workers.of({.job = "a", .device = uuid_});
   ASSERT_TRUE(last.ok()) << last.status().to_string();
   EXPECT_NE(*killed, *last);
   EXPECT_TRUE((*last)->reserve_work(1, 4096).ok());
+}
+
+TEST_F(WorkerMemory, OneUserLeavesWorkersToOthers) {
+  constexpr uint32_t kMost = 8;  // an eighth is kept
+  Workers workers(CGXD_GPU, kMost);
+  const auto start = [&](uint32_t uid, const std::string& job) {
+    return workers.of(
+        {.job = job, .uid = uid, .holder = "uid " + std::to_string(uid), .device = uuid_});
+  };
+  std::vector<std::shared_ptr<Worker>> running;
+  for (uint32_t i = 0; i + 1 < kMost; ++i) {
+    const auto worker = start(1, std::to_string(i));
+    ASSERT_TRUE(worker.ok()) << worker.status().to_string();
+    running.push_back(*worker);
+  }
+  EXPECT_EQ(*start(1, "0"), running.front()) << "it is there already";
+  const Status refused = start(1, "more").status();
+  EXPECT_EQ(refused.code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(refused.message().find("limits.gpu_workers is 8: 7 taken (7 by uid 1)"),
+            std::string::npos)
+      << refused.to_string();
+  const auto other = start(2, "0");
+  EXPECT_TRUE(other.ok()) << other.status().to_string();
+  EXPECT_EQ(workers.share().used(), kMost);
+  running.resize(5);
+  EXPECT_TRUE(start(1, "more").ok());
 }
 
 TEST_F(WorkerMemory, WorkMemoryGrowsAndIsRefusedWithItsSize) {
