@@ -27,18 +27,37 @@ Status show(const std::string& text) {
   return written ? Status() : Status(StatusCode::kUNAVAILABLE, "cannot write the answer");
 }
 
-// Every policy under every planner.
+void warn(const NamedPolicy& policy, const std::string& text) {
+  std::fprintf(stderr, "cgxsim: %s: %s\n", policy.name.c_str(), text.c_str());
+}
+
+Result<sim::Run> run_by(const std::string& planner, const NamedPolicy& policy,
+                        const SimOptions& options, const sim::Scene& scene) {
+  CGX_ASSIGN_OR_RETURN(const scheduler::Planner how, scheduler::planner_of(planner));
+  const bool other = sim::planner_for(policy.policy.mode) != how;
+  if (other && policy.says_mode) {
+    const std::string mode = scheduler::kPlanModes[static_cast<size_t>(policy.policy.mode)];
+    warn(policy, "the policy says mode " + mode + " and --planner says " + planner +
+                     ": --planner goes first");
+  }
+  CGX_ASSIGN_OR_RETURN(sim::Run run, sim::run(scene, policy.policy, how, core_of(options)));
+  run.name = policy.name + (other ? ", " + planner : "");
+  return run;
+}
+
+// Every policy as its mode plans, or under every planner that is named.
 Result<std::vector<sim::Run>> runs_of(const SimOptions& options, const sim::Scene& scene) {
   CGX_ASSIGN_OR_RETURN(const std::vector<NamedPolicy> policies, policies_of(options));
   std::vector<sim::Run> runs;
   for (const NamedPolicy& each : policies) {
-    for (const std::string& warning : each.warnings) {
-      std::fprintf(stderr, "cgxsim: %s: %s\n", each.name.c_str(), warning.c_str());
+    for (const std::string& warning : each.warnings) warn(each, warning);
+    if (options.planners.empty()) {
+      CGX_ASSIGN_OR_RETURN(sim::Run run, sim::run(scene, each.policy, {}, core_of(options)));
+      run.name = each.name;
+      runs.push_back(std::move(run));
     }
     for (const std::string& planner : options.planners) {
-      CGX_ASSIGN_OR_RETURN(const scheduler::Planner how, scheduler::planner_of(planner));
-      CGX_ASSIGN_OR_RETURN(sim::Run run, sim::run(scene, each.policy, how, core_of(options)));
-      run.name = each.name + (how == scheduler::Planner::kfixed ? "" : ", " + planner);
+      CGX_ASSIGN_OR_RETURN(sim::Run run, run_by(planner, each, options, scene));
       runs.push_back(std::move(run));
     }
   }

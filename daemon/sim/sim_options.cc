@@ -1,6 +1,7 @@
 #include "daemon/sim/sim_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 
 #include "config/config.h"
@@ -56,15 +57,16 @@ void add_scene(CLI::App& app, SimOptions& options) {
 void add_work(CLI::App& app, SimOptions& options) {
   app.add_option(
          "-p,--policy", options.policies,
-         "keys of a policy as YAML (codec: maxmin:4), or its file; may be repeated. Without "
-         "it: the default, and codec: fp32")
+         "keys of a policy as YAML (codec: maxmin:4), or its file, or a mode alone (auto, merge, "
+         "fixed); may be repeated. Without it: the default, and codec: fp32")
       ->allow_extra_args(false)
       ->type_name("POLICY");
   app.add_option("--planner", options.planners,
 #define X(name, help) #name ": " help "; "
 #include "scheduler/planners/planners.def"
 #undef X
-                 "may be repeated")
+                 "may be repeated. It goes before the policy's mode; without it fixed for mode "
+                 "fixed, choose for auto, and for merge the search for how much travels together")
       ->allow_extra_args(false)
       ->check(CLI::IsMember(std::vector<std::string>{
 #define X(name, help) #name,
@@ -97,15 +99,47 @@ Result<std::string> file_text(const std::string& path) {
   return config::read_file(path);
 }
 
+bool is_mode(const std::string& text) {
+  const auto& modes = scheduler::kPlanModes;
+  return std::find(std::begin(modes), std::end(modes), text) != std::end(modes);
+}
+
+std::string mode_names() {
+  std::string names;
+  for (const char* const mode : scheduler::kPlanModes) {
+    names.append(names.empty() ? "" : ", ").append(mode);
+  }
+  return names;
+}
+
+Status load_policy(const std::string& text, v1::Policy& message) {
+  if (is_mode(text)) {
+    message.set_mode(text);
+    return {};
+  }
+  if (is_file(text)) return config::load_file(text, config_checks(), message);
+  const bool one_word = !text.empty() && text.find_first_of(":{[#\n ") == std::string::npos;
+  if (one_word) {
+    return invalid_argument("--policy: \"" + text +
+                            "\" is neither keys (codec: maxmin:4), nor "
+                            "a file, nor a mode (" +
+                            mode_names() + ")");
+  }
+  return config::load_text(text, "--policy", config_checks(), message);
+}
+
 Result<NamedPolicy> policy_of(const std::string& text) {
   v1::Policy message;
-  if (is_file(text)) {
-    CGX_RETURN_IF_ERROR(config::load_file(text, config_checks(), message));
-  } else {
-    CGX_RETURN_IF_ERROR(config::load_text(text, "--policy", config_checks(), message));
-  }
+  CGX_RETURN_IF_ERROR(load_policy(text, message));
   CGX_ASSIGN_OR_RETURN(CheckedPolicy checked, check_policy(message));
-  return NamedPolicy{text, std::move(checked.plain), std::move(checked.warnings)};
+  NamedPolicy named{text, std::move(checked.plain), message.has_mode(),
+                    std::move(checked.warnings)};
+  if (named.policy.ceilings != scheduler::CeilingPlanner::kpolicy) {
+    named.warnings.push_back("ceilings " + message.ceilings() +
+                             " needs gradients to measure, and on paper there are none: codec is "
+                             "the ceiling of all tensors");
+  }
+  return named;
 }
 
 }  // namespace
@@ -125,7 +159,6 @@ SimOptions parse_sim_options(int argc, char** argv) {
     options.exit_code = app.exit(error) == 0 ? 0 : kUsageError;
   }
   if (options.policies.empty()) options.policies = {"{}", "codec: fp32"};
-  if (options.planners.empty()) options.planners = {"fixed"};
   return options;
 }
 

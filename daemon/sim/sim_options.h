@@ -17,7 +17,7 @@ struct SimOptions {
   uint32_t machines = 2;
   std::string link = "10gbit", latency = "50us";
   std::vector<std::string> policies;
-  std::vector<std::string> planners;
+  std::vector<std::string> planners;  // none: as each policy's mode says
   double batch = 0, tflops = 10, share = 0;
   std::string costs, lane;  // empty: built in, the best
   std::string core = "auto";
@@ -35,6 +35,7 @@ scheduler::sim::Core core_of(const SimOptions& options);
 struct NamedPolicy {
   std::string name;
   scheduler::Policy policy;
+  bool says_mode = false;  // else it is the default one
   std::vector<std::string> warnings;
 };
 Result<std::vector<NamedPolicy>> policies_of(const SimOptions& options);

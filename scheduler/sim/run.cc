@@ -3,6 +3,7 @@
 #include <set>
 
 #include "kernels/codec.h"
+#include "scheduler/planners/merge.h"
 #include "scheduler/sim/lines.h"
 
 namespace cgx::scheduler::sim {
@@ -16,9 +17,48 @@ double frames_of(const Run& run) {
   return frames * run.plan.machines;
 }
 
+// Those groups, as a plan and on the timeline.
+Result<Proposal> played(const PlannerQuestion& question, std::vector<Group> groups) {
+  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(question.inputs, std::move(groups)));
+  CGX_ASSIGN_OR_RETURN(
+      const Timeline timeline,
+      timeline_of(plan, question.inputs.table, question.arrival_ns, question.conditions));
+  return Proposal{std::move(plan.groups), timeline.step_ns(), timeline.after.work_ns,
+                  /*exact=*/false};
+}
+
+// What mode merge comes to: one candidate after the other on trial, and a faster one stays.
+Result<Proposal> merge_on_paper(const PlannerQuestion& question) {
+  CGX_ASSIGN_OR_RETURN(Proposal best, proposal_of_policy(question));
+  best.exact = false;
+  std::vector<std::vector<Group>> lost;
+  for (;;) {
+    CGX_ASSIGN_OR_RETURN(const std::vector<MergeCandidate> candidates,
+                         merge_candidates(question.inputs, best.groups, lost));
+    if (candidates.empty()) return best;
+    CGX_ASSIGN_OR_RETURN(Proposal tried, played(question, candidates.front().groups));
+    const bool faster = tried.step_ns < best.step_ns;
+    lost.push_back(faster ? std::move(best.groups) : std::move(tried.groups));
+    if (faster) best = std::move(tried);
+  }
+}
+
 }  // namespace
 
-Result<Run> run(const Scene& scene, const Policy& policy, Planner planner, Core core) {
+std::optional<Planner> planner_for(PlanMode mode) {
+  switch (mode) {
+    case PlanMode::kFixed:
+      return Planner::kfixed;
+    case PlanMode::kAuto:
+      return Planner::kchoose;
+    case PlanMode::kMerge:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+Result<Run> run(const Scene& scene, const Policy& policy, std::optional<Planner> planner,
+                Core core) {
   const Model& model = scene.model;
   const PlanInputs inputs{.table = model.table,
                           .policy = policy,
@@ -26,9 +66,13 @@ Result<Run> run(const Scene& scene, const Policy& policy, Planner planner, Core 
                           .order = model.order,
                           .machines = scene.machines};
   Run run{.forward_ns = model.forward_ns, .compute_ns = model.compute_ns()};
-  CGX_ASSIGN_OR_RETURN(Proposal proposal, propose(planner, {.inputs = inputs,
-                                                            .arrival_ns = model.arrival_ns,
-                                                            .conditions = scene.conditions}));
+  const PlannerQuestion question{.inputs = inputs,
+                                 .arrival_ns = model.arrival_ns,
+                                 .conditions = scene.conditions,
+                                 .menu = policy.menu.empty() ? default_menu() : policy.menu};
+  if (!planner) planner = planner_for(policy.mode);
+  CGX_ASSIGN_OR_RETURN(Proposal proposal,
+                       planner ? propose(*planner, question) : merge_on_paper(question));
   run.exact = proposal.exact;
   CGX_ASSIGN_OR_RETURN(run.plan, make_plan(inputs, std::move(proposal.groups)));
   CGX_ASSIGN_OR_RETURN(run.timeline,

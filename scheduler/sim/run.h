@@ -39,7 +39,11 @@ enum class Core : uint8_t {
   kEngines,  // an error where they cannot
   kAuto,     // the engines where they can within seconds
 };
-Result<Run> run(const Scene& scene, const Policy& policy, Planner planner,
+// The planner whose plans a mode comes to; none: it searches on steps, as the timeline plays them.
+std::optional<Planner> planner_for(PlanMode mode);
+// Without a planner: as the policy's mode plans, once its search is over. Every plan tried is worth
+// here what the timeline says.
+Result<Run> run(const Scene& scene, const Policy& policy, std::optional<Planner> planner,
                 Core core = Core::kTimeline);
 
 // "12 tensors, 4.1 MB, maxmin:4 + fp32, allgather"

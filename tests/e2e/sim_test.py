@@ -95,6 +95,52 @@ class Cgxsim(unittest.TestCase):
         self.assertLessEqual(found["default, boundaries"]["step_ms"], 1.01 * found["default"]["step_ms"])
         self.assertEqual(found["codec: fp32, boundaries"]["sent_bytes"] > 4 * found["default"]["sent_bytes"], True)
 
+    def test_a_mode_alone_is_a_policy(self):
+        scene = ("-m", "resnet50", "-n", "8", "--core", "timeline")
+        found = runs(*scene, "-p", "auto", "-p", "mode: auto", "-p", "merge", "-p", "fixed", "-p", "{}")
+        self.assertEqual(list(found), ["auto", "mode: auto", "merge", "fixed", "default"])
+        figures = {name: {key: value for key, value in run.items() if key != "policy"} for name, run in found.items()}
+        self.assertEqual(figures["auto"], figures["mode: auto"])
+        self.assertEqual(figures["fixed"], figures["default"])
+        self.assertLess(found["auto"]["step_ms"], found["merge"]["step_ms"])
+        self.assertLess(found["merge"]["step_ms"], found["fixed"]["step_ms"])
+        self.assertLess(found["merge"]["sent_bytes"], 1.1 * found["fixed"]["sent_bytes"], "with the policy's codecs")
+        self.assertIn("is neither keys (codec: maxmin:4), nor a file, nor a mode (fixed, auto, merge)",
+                      cgxsim("-p", "atuo", code=1))
+
+    def test_auto_prints_step_time_by_the_engines(self):
+        said = cgxsim("--model", "resnet50", "--machines", "8", "--link", "25gbit", "--policy", "auto")
+        self.assertRegex(said, r"(?m)^auto  +[\d.]+ ms +[\d.]+ % .* MB .* ms +engines +\d+$")
+
+    def test_a_planner_that_is_named_goes_before_the_mode(self):
+        scene = ("-m", "resnet50", "-n", "8", "--core", "timeline", "--json")
+        done = subprocess.run([PROGRAM, *scene, "-p", "mode: auto", "--planner", "fixed", "--planner", "choose"],
+                              capture_output=True, text=True, timeout=300, check=True)
+        found = {run["policy"]: run for run in json.loads(done.stdout)["runs"]}
+        self.assertEqual(list(found), ["mode: auto, fixed", "mode: auto"])
+        self.assertEqual(found["mode: auto, fixed"]["step_ms"], runs(*scene[:-1])["default"]["step_ms"])
+        self.assertEqual(done.stderr, "cgxsim: mode: auto: the policy says mode auto and --planner says fixed: "
+                                      "--planner goes first\n")
+        quiet = subprocess.run([PROGRAM, *scene, "-p", "codec: fp32", "--planner", "boundaries"],
+                               capture_output=True, text=True, timeout=300, check=True)
+        self.assertEqual(quiet.stderr, "", "a policy that says no mode contradicts nobody")
+
+    def test_planners_choose_from_the_policys_menu(self):
+        scene = ("-m", "vgg16", "-n", "4", "-l", "100gbit", "--lane", "scalar", "--share", "1", "--core", "timeline")
+        menus = ("menu: ['maxmin:8']", "menu: [fp32]", "codec: 'maxmin:4,stochastic'")
+        for how in (("-p", "mode: auto, %s"), ("--planner", "choose", "-p", "%s"), ("--planner", "boundaries", "-p", "%s")):
+            with self.subTest(how=how):
+                eight, exact, usual = (next(iter(runs(*scene, *how[:-1], "{" + how[-1] % menu + "}").values()))
+                                       for menu in menus)
+                self.assertGreater(eight["step_ms"], exact["step_ms"])
+                self.assertLess(eight["sent_bytes"], exact["sent_bytes"])
+                self.assertEqual(exact["sent_bytes"], usual["sent_bytes"])
+
+    def test_what_cannot_be_measured_on_paper_is_said(self):
+        done = subprocess.run([PROGRAM, "-p", "ceilings: layerwise", "--core", "timeline"],
+                              capture_output=True, text=True, timeout=300, check=True)
+        self.assertIn("ceilings layerwise needs gradients to measure", done.stderr)
+
     def test_the_engines_play_what_they_can_and_the_timeline_the_rest(self):
         scene = ("-m", "resnet50", "-n", "4", "-p", "codec: fp32")
         default, engines, timeline = (runs(*scene, *core)["codec: fp32"] for core in
