@@ -182,7 +182,7 @@ Status Worker::greet(uint64_t until_ns) {
   WorkerPacket hello{.kind = PacketKind::kHello};
   hello.device = options_.device;
   hello.number = visible_.empty() ? 0 : 1;
-  const std::lock_guard lock(asking_);
+  const MutexLock lock(asking_);
   CGX_RETURN_IF_ERROR(tell(hello, {channel_.fd.get(), doorbell_.get(), notifier_.get()}));
   Packet packet;
   const uint64_t now_ns = monotonic_ns();
@@ -259,7 +259,7 @@ void Worker::kill(const char* why) {
 
 // In order, and without waiting: a worker that is busy takes them when it can.
 Status Worker::tell(const WorkerPacket& packet, std::initializer_list<int> fds) {
-  const std::lock_guard lock(sending_);
+  const MutexLock lock(sending_);
   send_waiting();
   if (unsent_.empty() && writable(socket_.get())) return send(packet, fds);
   Unsent& last = unsent_.emplace_back(Unsent{packet, {}});
@@ -274,7 +274,7 @@ Status Worker::tell(const WorkerPacket& packet, std::initializer_list<int> fds) 
 
 bool Worker::flush() {
   if (!waits_.load()) return true;
-  const std::lock_guard lock(sending_);
+  const MutexLock lock(sending_);
   send_waiting();
   return unsent_.empty();
 }
@@ -327,7 +327,7 @@ Status Worker::send(const WorkerPacket& packet, std::initializer_list<int> fds) 
 
 Result<WorkerPacket> Worker::ask(WorkerPacket packet, std::initializer_list<int> fds,
                                  const Patience& patience) {
-  const std::lock_guard lock(asking_);
+  const MutexLock lock(asking_);
   packet.request = ++requests_;
   CGX_RETURN_IF_ERROR(tell(packet, fds));
   const uint64_t until = monotonic_ns() + static_cast<uint64_t>(patience.ms) * kMillisecond;
@@ -427,15 +427,15 @@ Workers::Entry* Workers::find(const WorkerOptions& of) {
   return nullptr;
 }
 
-std::shared_ptr<std::mutex> Workers::gate(const WorkerOptions& of) {
-  const std::lock_guard lock(mutex_);
+std::shared_ptr<Mutex> Workers::gate(const WorkerOptions& of) {
+  const MutexLock lock(mutex_);
   std::erase_if(entries_, [](const Entry& each) {
     return each.worker.expired() && each.starting.use_count() == 1;
   });
   Entry* known = find(of);
   if (known == nullptr) {
     known = &entries_.emplace_back(
-        Entry{of.uid, of.job, of.device, {}, std::make_shared<std::mutex>(), {}, false});
+        Entry{of.uid, of.job, of.device, {}, std::make_shared<Mutex>(), {}, false});
   }
   return known->starting;
 }
@@ -449,12 +449,12 @@ scheduler::Share Workers::share_beside(const Entry* own) const {
 }
 
 scheduler::Share Workers::share() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return share_beside(nullptr);
 }
 
 Status Workers::begin_start(const WorkerOptions& of) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry* const own = find(of);
   CGX_RETURN_IF_ERROR(share_beside(own).check(of.holder));
   own->holder = of.holder;
@@ -463,18 +463,18 @@ Status Workers::begin_start(const WorkerOptions& of) {
 }
 
 void Workers::end_start(const WorkerOptions& of, const Result<std::shared_ptr<Worker>>& worker) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry* const own = find(of);
   own->starts = false;
   if (worker.ok()) own->worker = *worker;
 }
 
 Result<std::shared_ptr<Worker>> Workers::of(WorkerOptions wanted) {
-  const std::shared_ptr<std::mutex> starting = gate(wanted);
-  const std::lock_guard one_at_a_time(*starting);
+  const std::shared_ptr<Mutex> starting = gate(wanted);
+  const MutexLock one_at_a_time(*starting);
   std::shared_ptr<Worker> running;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     running = find(wanted)->worker.lock();
   }
   if (running != nullptr && running->alive() && !running->over()) return running;

@@ -10,13 +10,13 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "daemon/base/shared_region.h"
 #include "daemon/gpu/jobs.h"
+#include "proto/wire/mutex.h"
 #include "scheduler/communicator/snapshot.h"
 #include "scheduler/exchange/buffer_pool.h"
 #include "scheduler/shares.h"
@@ -110,8 +110,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Result<WorkerPacket> ask(WorkerPacket packet, std::initializer_list<int> fds,
                            const Patience& patience);
   Status tell(const WorkerPacket& packet, std::initializer_list<int> fds = {});
-  Status send(const WorkerPacket& packet, std::initializer_list<int> fds);
-  void send_waiting();
+  Status send(const WorkerPacket& packet, std::initializer_list<int> fds) CGX_REQUIRES(sending_);
+  void send_waiting() CGX_REQUIRES(sending_);
   bool hears(int timeout_ms);
 
   const WorkerOptions options_;
@@ -127,14 +127,14 @@ class Worker : public std::enable_shared_from_this<Worker> {
   ChannelHead* head_ = nullptr;
   std::unique_ptr<ByteProducer> jobs_;
   std::unique_ptr<ByteConsumer> answers_;
-  std::mutex asking_;  // one question at a time
-  uint32_t requests_ = 0;
+  Mutex asking_;  // one question at a time
+  uint32_t requests_ CGX_GUARDED_BY(asking_) = 0;
   struct Unsent {
     WorkerPacket packet;
     std::vector<UniqueFd> fds;
   };
-  std::mutex sending_;  // taken last
-  std::deque<Unsent> unsent_;
+  Mutex sending_;  // taken last
+  std::deque<Unsent> unsent_ CGX_GUARDED_BY(sending_);
   std::atomic<bool> waits_{false};    // something is unsent
   std::atomic<uint32_t> numbers_{0};  // of arenas and residuals
 };
@@ -189,20 +189,20 @@ class Workers {
     std::string job;
     wire::DeviceId device;
     std::weak_ptr<Worker> worker;
-    std::shared_ptr<std::mutex> starting;
+    std::shared_ptr<Mutex> starting;
     std::string holder;
     bool starts = false;
   };
-  std::shared_ptr<std::mutex> gate(const WorkerOptions& of);
-  Entry* find(const WorkerOptions& of);
-  scheduler::Share share_beside(const Entry* own) const;
+  std::shared_ptr<Mutex> gate(const WorkerOptions& of);
+  Entry* find(const WorkerOptions& of) CGX_REQUIRES(mutex_);
+  scheduler::Share share_beside(const Entry* own) const CGX_REQUIRES(mutex_);
   Status begin_start(const WorkerOptions& of);
   void end_start(const WorkerOptions& of, const Result<std::shared_ptr<Worker>>& worker);
 
   const std::string program_;  // empty: beside this one
   const uint32_t most_;
-  std::mutex mutex_;
-  std::vector<Entry> entries_;
+  Mutex mutex_;
+  std::vector<Entry> entries_ CGX_GUARDED_BY(mutex_);
 };
 
 }  // namespace cgx::daemon::gpu
