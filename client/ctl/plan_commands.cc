@@ -246,7 +246,8 @@ void add_plan_commands(CLI::App& app, Options& options, const Environment& envir
   };
   command("show", "The groups of the plan that runs", show_plans);
   command("history",
-          "Plans that were tried: predicted, measured, verdict; and ceilings that were set",
+          "Plans that took force, who wanted them and why; what was tried: predicted, measured, "
+          "verdict; and ceilings that were set",
           show_searches);
   add_profile(plan, options, environment, run);
   add_explain(plan, options, environment, run);

@@ -311,23 +311,39 @@ std::string show_plans(const v1::JobList& jobs) {
   });
 }
 
+namespace {
+
+std::string epochs_text(const v1::Communicator& one) {
+  Table table({">EPOCH", ">STEP", "BY", "BECAUSE"});
+  for (const v1::Switch& change : one.switches()) {
+    const bool known = !change.who().empty();
+    table.row({std::to_string(change.epoch()), std::to_string(change.step()),
+               known ? change.who() : "-", known ? change.why() : "-"});
+  }
+  return table.empty() ? "" : table.text() + "\n";
+}
+
+std::string searches_text(const v1::Communicator& one) {
+  if (one.mode() == "fixed" && one.plan_notes().empty())
+    return "plans follow from the policy alone (policy key mode)\n";
+  Table table({">EPOCH", ">STEP", "PLAN", ">PREDICTED", ">MEASURED", ">A STEP TOOK", "VERDICT"});
+  for (const v1::PlanNote& note : one.plan_notes()) {
+    const bool ran = note.epoch() != 0, placed = ran || note.step() != 0;
+    table.row({ran ? std::to_string(note.epoch()) : "-", placed ? std::to_string(note.step()) : "-",
+               note.plan(), percent(note.predicted()), percent(note.measured()),
+               note.step_ns() == 0 ? "-" : human_time(note.step_ns()), note.verdict()});
+  }
+  if (!table.empty() && one.mode() == "fixed") return table.text();
+  if (!table.empty()) return table.text() + "shares of the step under the plan before\n";
+  if (one.searching().empty()) return "machine 0 of the communicator searches: ask its daemon\n";
+  return "nothing was tried yet\n";
+}
+
+}  // namespace
+
 std::string show_searches(const v1::JobList& jobs) {
-  return each_job(jobs, [](const v1::Communicator& one) -> std::string {
-    if (one.mode() == "fixed" && one.plan_notes().empty())
-      return "plans follow from the policy alone (policy key mode)\n";
-    Table table({">EPOCH", ">STEP", "PLAN", ">PREDICTED", ">MEASURED", ">A STEP TOOK", "VERDICT"});
-    for (const v1::PlanNote& note : one.plan_notes()) {
-      const bool ran = note.epoch() != 0, placed = ran || note.step() != 0;
-      table.row({ran ? std::to_string(note.epoch()) : "-",
-                 placed ? std::to_string(note.step()) : "-", note.plan(), percent(note.predicted()),
-                 percent(note.measured()), note.step_ns() == 0 ? "-" : human_time(note.step_ns()),
-                 note.verdict()});
-    }
-    if (!table.empty() && one.mode() == "fixed") return table.text();
-    if (!table.empty()) return table.text() + "shares of the step under the plan before\n";
-    if (one.searching().empty()) return "machine 0 of the communicator searches: ask its daemon\n";
-    return "nothing was tried yet\n";
-  });
+  return each_job(
+      jobs, [](const v1::Communicator& one) { return epochs_text(one) + searches_text(one); });
 }
 
 std::string price_text(const v1::PricedChoice& one) {

@@ -54,6 +54,8 @@ void add_switch(const scheduler::SwitchSnapshot& from, v1::Communicator& communi
   to->set_step(from.step);
   to->set_policy_version(from.policy_version);
   to->set_plan_hash(hexadecimal(from.plan_hash));
+  to->set_who(plain_text(from.origin.who));
+  to->set_why(plain_text(from.origin.why));
 }
 
 void add_plan_note(const scheduler::PlanNote& from, v1::Communicator& communicator) {

@@ -67,8 +67,16 @@ Status PlanFile::write(std::string_view line) {
 }
 
 void PlanFile::took_force(const scheduler::PlanEntry& entry) {
+  record(scheduler::format_plan_entry(entry));
+}
+
+void PlanFile::looked_at(const scheduler::PlanRemark& remark) {
+  record(scheduler::format_plan_remark(remark));
+}
+
+void PlanFile::record(const std::string& line) {
   if (!file_) return;
-  const Status status = write(scheduler::format_plan_entry(entry));
+  const Status status = write(line);
   if (status.ok()) return;
   events_.event(scheduler::EventLevel::kError, status.message() + "; no more plans are recorded");
   file_ = UniqueFd();

@@ -23,11 +23,13 @@ class PlanFile final : public scheduler::PlanLog {
       const std::string& path);
 
   void took_force(const scheduler::PlanEntry& entry) override;
+  void looked_at(const scheduler::PlanRemark& remark) override;
 
  private:
   PlanFile(std::string path, UniqueFd file, scheduler::EventSink& events)
       : path_(std::move(path)), file_(std::move(file)), events_(events) {}
   Status write(std::string_view line);
+  void record(const std::string& line);
 
   std::string path_;
   UniqueFd file_;

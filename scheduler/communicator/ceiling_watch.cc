@@ -1,5 +1,6 @@
 #include "scheduler/communicator/ceiling_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace cgx::scheduler {
@@ -96,9 +97,23 @@ void CeilingWatch::on_answer(const Result<CeilingAnswer>& answer) {
   due_ = answer.ok() ? answer->again : kMeasuredFirst;
 }
 
+// Where ceilings are as before, guards alone have changed something.
+PlanOrigin CeilingWatch::origin_of(const CeilingAnswer& answer) const {
+  const std::string name = kCeilingPlanners[static_cast<size_t>(policy_.ceilings)];
+  const bool same = !base_.empty() && answer.base == base_;
+  const bool guards = policy_.ceilings == CeilingPlanner::kpolicy || same;
+  if (!guards) return {kByCeilings, name + ": " + answer.why};
+  const auto hurt = std::count_if(answer.guards.begin(), answer.guards.end(),
+                                  [](const Guard& guard) { return guard.down > 0; });
+  if (hurt == 0) return {kByGuard, "no tensor is hurt by its codec any more"};
+  return {kByGuard, std::to_string(hurt) + " of " + std::to_string(answer.guards.size()) +
+                        " tensors take a weaker codec, because theirs hurt them"};
+}
+
 void CeilingWatch::propose(const CeilingAnswer& answer) {
   port_.propose_ceilings(
-      answer.ceilings, [this, life = life_, answer](const Result<CeilingPort::Agreed>& agreed) {
+      answer.ceilings, origin_of(answer),
+      [this, life = life_, answer](const Result<CeilingPort::Agreed>& agreed) {
         if (life != life_) return;
         asked_ = false;
         due_ = agreed.ok() ? answer.again : 1;

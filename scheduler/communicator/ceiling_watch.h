@@ -27,7 +27,7 @@ class CeilingPort {
     uint64_t epoch = 0, first_step = 0;
   };
   // REQUIRES: may_set_ceilings()
-  virtual void propose_ceilings(std::vector<CodecSpec> ceilings,
+  virtual void propose_ceilings(std::vector<CodecSpec> ceilings, PlanOrigin origin,
                                 std::function<void(const Result<Agreed>&)> answer) = 0;
   virtual void report(const PlanNote& note) = 0;
 };
@@ -60,6 +60,7 @@ class CeilingWatch {
   void ask(const FactsPtr& base);
   void on_answer(const Result<CeilingAnswer>& answer);
   void propose(const CeilingAnswer& answer);
+  PlanOrigin origin_of(const CeilingAnswer& answer) const;
   void note(PlanNote note);
 
   CeilingPort& port_;

@@ -300,7 +300,8 @@ class Communicator final : public OperationPort,
   Status check_weight(const Policy& policy) const;
   void try_policy(const Policy& policy, std::vector<std::string> warnings, PolicyAnswer answer);
   void pursue_wish();
-  PlanQuestion question_of_own(uint64_t epoch, std::vector<uint32_t> order) const;
+  PlanQuestion question_of_own(uint64_t epoch, std::vector<uint32_t> order,
+                               PlanOrigin origin) const;
   Status check_version(uint64_t expected) const;
   PlanAgreement::Question policy_question(const Policy& policy) const;
   void begin_with_policy();
@@ -315,6 +316,7 @@ class Communicator final : public OperationPort,
   void keep_profile(const PreparedPlan& plan);
   std::vector<Group> groups_of_profile();
   SurveyQuestion question_of_job(Known known) const;
+  PlanOrigin origin_of_search(const std::vector<Group>& groups, const Trial& trial) const;
   void measure(const Event& event);
   double busy_since_last_step();
   uint64_t whole_step(const Event& event) const;  // an event has its lower half
@@ -350,7 +352,7 @@ class Communicator final : public OperationPort,
   bool may_set_ceilings() const override;
   void search_ceilings(CeilingQuestion question,
                        std::function<void(const Result<CeilingAnswer>&)> answer) override;
-  void propose_ceilings(std::vector<CodecSpec> ceilings,
+  void propose_ceilings(std::vector<CodecSpec> ceilings, PlanOrigin origin,
                         std::function<void(const Result<CeilingPort::Agreed>&)> answer) override;
 
   // communicator_terms.cc

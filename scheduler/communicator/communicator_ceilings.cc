@@ -52,12 +52,13 @@ void Communicator::search_ceilings(CeilingQuestion question,
 }
 
 void Communicator::propose_ceilings(
-    std::vector<CodecSpec> ceilings,
+    std::vector<CodecSpec> ceilings, PlanOrigin origin,
     std::function<void(const Result<CeilingPort::Agreed>&)> answer) {
   agreement_.propose(
       PlanPurpose::kPlanner, /*dry_run=*/false, 0,
-      [this, ceilings = std::move(ceilings)](uint64_t epoch) -> Result<PlanQuestion> {
-        PlanQuestion question = question_of_own(epoch, running_order());
+      [this, ceilings = std::move(ceilings),
+       origin = std::move(origin)](uint64_t epoch) -> Result<PlanQuestion> {
+        PlanQuestion question = question_of_own(epoch, running_order(), origin);
         question.ceilings = ceilings;
         if (desk_.policy().mode == PlanMode::kFixed) return question;
         question.groups = agreement_.base(steps_.plan())->plan.groups;

@@ -15,7 +15,8 @@ PlanQuestion repeat_plan(const PlanEntry& entry, const std::shared_ptr<const Ten
   return {.table = table,
           .policy = entry.policy,
           .epoch = entry.plan.epoch,
-          .encoded_plan = encode_plan(entry.plan)};
+          .encoded_plan = encode_plan(entry.plan),
+          .origin = repeated(entry.origin)};
 }
 
 // When it comes, not when it is used: until then it is kept.
@@ -216,6 +217,11 @@ Result<PlanQuestion> Communicator::commit_question(uint64_t epoch, uint64_t step
   if (!ceilings_.ceilings().empty()) {
     question.ceilings = ceilings_.ceilings_under(desk_.policy(), table_hash(*pending_));
   }
+  question.origin = {kByCommit, commits_ == 0 ? "the ranks committed their tensors"
+                                              : "the ranks committed tensors again"};
+  if (begins_with_profile_) {
+    question.origin = {kByEarlierRun, "an earlier run of this name found it the fastest"};
+  }
   return question;
 }
 
@@ -256,7 +262,6 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
   table_ = plan->table;
   pending_.reset();
   has_table_.assign(members_.machines(), false);
-  agreement_.note_switch(plan, first_step);
   if (!members_.coordinator()) desk_.adopt(plan->policy, plan->plan.policy_version);
   took_force(*plan, first_step);
   if (commits_ == 1) {
@@ -293,7 +298,8 @@ void Communicator::reorder_if_useful() {
   agreement_.propose(
       PlanPurpose::kPlanner, /*dry_run=*/false, 0,
       [this, order](uint64_t epoch) -> Result<PlanQuestion> {
-        return question_of_own(epoch, order);
+        return question_of_own(
+            epoch, order, {kByReorder, "gradients come in another order than was planned for"});
       },
       [this](const Result<PlanAgreement::Outcome>& outcome) {
         if (outcome.ok() || ++reorder_tries_ == kReorderTries) return;
@@ -306,7 +312,8 @@ void Communicator::keep_history(PlanPurpose purpose, const PreparedPlan& plan, u
   PlanLog* const log = members_.coordinator() ? port_.plan_log() : nullptr;
   if (log == nullptr || plan.plan.epoch <= kept_epoch_) return;  // a plan on trial: said once
   kept_epoch_ = plan.plan.epoch;
-  log->took_force({members_.job, members_.name, step, purpose, plan.policy, plan.plan});
+  log->took_force({members_.job, members_.name, step, purpose, plan.policy, plan.plan,
+                   agreement_.origin_of(plan.plan.epoch)});
 }
 
 // No step starts before the plan that is to govern the one behind it is announced.

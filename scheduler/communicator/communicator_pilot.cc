@@ -5,6 +5,13 @@
 #include "scheduler/communicator/communicator.h"
 
 namespace cgx::scheduler {
+namespace {
+
+uint64_t percent_of(double share) {
+  return static_cast<uint64_t>(100 * share + 0.5);
+}
+
+}  // namespace
 
 bool Communicator::searches_plans() const {
   return members_.coordinator() && members_.machines() > 1 && !replay_.on() && steps_.installed() &&
@@ -163,12 +170,29 @@ void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr
       });
 }
 
+// The last thing that the search has said of a plan that it keeps tells what it has measured.
+PlanOrigin Communicator::origin_of_search(const std::vector<Group>& groups,
+                                          const Trial& trial) const {
+  const Plan& running = agreement_.base(steps_.plan())->plan;
+  const std::string beside = "epoch " + std::to_string(running.epoch);
+  if (trial.on()) return {kByPlanner, "on trial against " + beside + ": " + codecs_text(groups)};
+  if (groups == running.groups)
+    return {kByPlanner, "ends a trial: the plan of " + beside + " stays"};
+  const auto& notes = pilot_.notes();
+  const auto kept = std::find_if(notes.rbegin(), notes.rend(),
+                                 [](const PlanNote& note) { return note.verdict == "kept"; });
+  if (kept == notes.rend()) return {kByPlanner, codecs_text(groups)};
+  return {kByPlanner, kept->name + ": kept, a step took " +
+                          std::to_string(percent_of(kept->measured)) + " % of one of " + beside};
+}
+
 void Communicator::propose(std::vector<Group> groups, const Trial& trial,
                            std::function<void(const Result<PilotPort::Agreed>&)> answer) {
   agreement_.propose(
       PlanPurpose::kPlanner, /*dry_run=*/false, 0,
       [this, groups = std::move(groups), trial](uint64_t epoch) -> Result<PlanQuestion> {
-        PlanQuestion question = question_of_own(epoch, running_order());
+        PlanQuestion question =
+            question_of_own(epoch, running_order(), origin_of_search(groups, trial));
         question.groups = groups;
         question.trial = trial;
         return question;
@@ -180,7 +204,9 @@ void Communicator::propose(std::vector<Group> groups, const Trial& trial,
 }
 
 void Communicator::report(const PlanNote& note) {
-  const auto percent = [](double share) { return static_cast<uint64_t>(100 * share + 0.5); };
+  if (PlanLog* const log = port_.plan_log()) {
+    log->looked_at({members_.job, members_.name, note});
+  }
   port_.note(EventLevel::kInfo, "a plan was looked at",
              {{"job", members_.job},
               {"communicator", members_.name},
@@ -188,8 +214,8 @@ void Communicator::report(const PlanNote& note) {
               {"verdict", note.verdict},
               {"epoch", note.epoch},
               {"step", note.step},
-              {"predicted_percent", percent(note.predicted)},
-              {"measured_percent", percent(note.measured)}});
+              {"predicted_percent", percent_of(note.predicted)},
+              {"measured_percent", percent_of(note.measured)}});
 }
 
 }  // namespace cgx::scheduler

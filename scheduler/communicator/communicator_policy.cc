@@ -88,13 +88,15 @@ std::vector<uint32_t> Communicator::running_order() const {
 }
 
 // Another plan under the same policy, which this daemon has thought of.
-PlanQuestion Communicator::question_of_own(uint64_t epoch, std::vector<uint32_t> order) const {
+PlanQuestion Communicator::question_of_own(uint64_t epoch, std::vector<uint32_t> order,
+                                           PlanOrigin origin) const {
   return {.table = table_,
           .policy = desk_.policy(),
           .epoch = epoch,
           .policy_version = desk_.version(),
           .order = std::move(order),
-          .ceilings = ceilings_.ceilings()};
+          .ceilings = ceilings_.ceilings(),
+          .origin = std::move(origin)};
 }
 
 PlanAgreement::Question Communicator::policy_question(const Policy& policy) const {
@@ -104,7 +106,8 @@ PlanAgreement::Question Communicator::policy_question(const Policy& policy) cons
                           .policy = policy,
                           .epoch = epoch,
                           .policy_version = desk_.version() + 1,
-                          .order = order_of(before.plan)};
+                          .order = order_of(before.plan),
+                          .origin = origin_of(policy, before.policy)};
     if (!same_search(policy, before.policy)) return question;
     question.ceilings = ceilings_.ceilings_under(policy, before.plan.table_hash);
     if (policy.mode != PlanMode::kFixed) question.groups = before.plan.groups;

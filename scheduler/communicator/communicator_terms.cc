@@ -223,7 +223,9 @@ void Communicator::start_term(const Start& start, const PlanAgreement::PlanPtr& 
   const std::vector<bool> told = steps_.restart(view, start.first_step, why);
   calls_.restart(view, start.calls_end, why);
   if (plan != nullptr) {
-    agreement_.note_switch(plan, start.first_step);
+    agreement_.note_switch(
+        plan, start.first_step,
+        {kByTerm, "this machine had missed it when a step was to be redone: " + start.text});
     took_force(*plan, start.first_step);
     steps_.rebind(plan);
   }

@@ -127,7 +127,7 @@ void visit(Io& io, Message& m) {
   } else if constexpr (std::is_same_v<M, Prepared>) {
     all(io, m.epoch, m.code, m.text, m.reserved_bytes);
   } else if constexpr (std::is_same_v<M, Decided>) {
-    all(io, m.epoch, m.code, m.text, m.purpose, m.switch_step);
+    all(io, m.epoch, m.code, m.text, m.purpose, m.switch_step, m.origin.who, m.origin.why);
   } else if constexpr (std::is_same_v<M, Failure>) {
     all(io, m.code, m.text, m.scope);
   } else if constexpr (std::is_same_v<M, CallFailure>) {

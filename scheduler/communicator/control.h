@@ -27,6 +27,7 @@
 #include "proto/wire/frame.h"
 #include "proto/wire/status.h"
 #include "scheduler/plan/losses.h"
+#include "scheduler/plan/plan_origin.h"
 #include "scheduler/plan/policy.h"
 
 namespace cgx::scheduler {
@@ -74,6 +75,7 @@ struct Decided {
   std::string text;
   PlanPurpose purpose = PlanPurpose::kCommit;
   uint64_t switch_step = 0;
+  PlanOrigin origin = {};  // to be shown
 };
 // What a failure takes along; that of a call is a message of its own.
 enum class Scope : uint8_t { kStep, kCommunicator };

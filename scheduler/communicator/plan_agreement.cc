@@ -73,6 +73,7 @@ void PlanAgreement::ask(uint64_t number) {
                                            std::to_string(highest_epoch_)));
   }
   question->dry_run = proposal.dry_run;
+  proposal.origin = std::exchange(question->origin, {});
   if (members_.machines() > 1) {
     question->message = [purpose = proposal.purpose,
                          dry_run = proposal.dry_run](const PlanFacts& facts) {
@@ -144,7 +145,7 @@ void PlanAgreement::decide(size_t index) {
                             std::to_string(announced_.front().switch_step)});
   }
   const Proposal proposal = take(index);
-  Outcome outcome{proposal.plan, proposal.switch_step};
+  Outcome outcome{proposal.plan, proposal.switch_step, proposal.origin};
   if (!commit) outcome.switch_step = std::max(outcome.switch_step, port_.next_switch_step());
   if (!commit && !announced_.empty()) {
     outcome.switch_step = std::max(outcome.switch_step, newest().switch_step + 1);
@@ -153,16 +154,22 @@ void PlanAgreement::decide(size_t index) {
   for (uint32_t k = 1; k < members_.machines(); ++k) {
     port_.send_control(k, Decided{.epoch = outcome.plan->plan.epoch,
                                   .purpose = proposal.purpose,
-                                  .switch_step = outcome.switch_step});
+                                  .switch_step = outcome.switch_step,
+                                  .origin = outcome.origin});
   }
   if (commit) {
-    announced_.clear();
-    end_trial();
-    port_.install_committed(outcome.plan, outcome.switch_step);
+    take_force(outcome);
   } else {
     announced_.push_back(outcome);
   }
   proposal.answer(outcome);
+}
+
+void PlanAgreement::take_force(const Outcome& committed) {
+  announced_.clear();
+  end_trial();
+  note_switch(committed.plan, committed.switch_step, committed.origin);
+  port_.install_committed(committed.plan, committed.switch_step);
 }
 
 // The ranks go on waiting: to members it is a plan that nobody waits for, and its memory is free.
@@ -324,21 +331,21 @@ Status PlanAgreement::on_decided(const Decided& decided) {
                           (plan == nullptr ? "" : " for that purpose"));
   }
   decided_epoch_ = std::max(decided_epoch_, decided.epoch);
-  if (commit) return install(plan, decided.switch_step);
-  announced_.push_back({plan, decided.switch_step});
+  const Outcome outcome{plan, decided.switch_step, decided.origin};
+  if (commit) return install(outcome);
+  announced_.push_back(outcome);
   return {};
 }
 
-Status PlanAgreement::install(const PlanPtr& plan, uint64_t first_step) {
+Status PlanAgreement::install(const Outcome& committed) {
+  const PlanPtr& plan = committed.plan;
   if (plan->table != port_.table_for(PlanPurpose::kCommit) || !port_.between_steps()) {
     return protocol_error(
         "the coordinator decided a commit that this machine's ranks do not wait "
         "for, with epoch " +
         std::to_string(plan->plan.epoch));
   }
-  announced_.clear();
-  end_trial();
-  port_.install_committed(plan, first_step);
+  take_force(committed);
   return {};
 }
 
@@ -404,18 +411,24 @@ PlanAgreement::PlanPtr PlanAgreement::plan_for(uint64_t step, const PlanPtr& run
     announced_.pop_front();
     const TrialRun trial = trial_of(next, running);
     trial_ = trial;
-    if (trial_ || !next.plan->plan.trial.on()) note_switch(next.plan, step);
+    if (trial_ || !next.plan->plan.trial.on()) note_switch(next.plan, step, next.origin);
   }
   if (trial_ && trial_.over(step)) end_trial();
   return plan;
 }
 
-void PlanAgreement::note_switch(const PlanPtr& plan, uint64_t step) {
+PlanOrigin PlanAgreement::origin_of(uint64_t epoch) const {
+  const auto found = std::find_if(switches_.rbegin(), switches_.rend(),
+                                  [&](const SwitchSnapshot& one) { return one.epoch == epoch; });
+  return found == switches_.rend() ? PlanOrigin() : found->origin;
+}
+
+void PlanAgreement::note_switch(const PlanPtr& plan, uint64_t step, const PlanOrigin& origin) {
   highest_epoch_ = std::max(highest_epoch_, plan->plan.epoch);
   constexpr size_t kSwitchesKept = 16;
   if (switches_.size() == kSwitchesKept) switches_.erase(switches_.begin());
   switches_.push_back(
-      SwitchSnapshot{plan->plan.epoch, step, plan->plan.policy_version, plan->hash});
+      SwitchSnapshot{plan->plan.epoch, step, plan->plan.policy_version, plan->hash, origin});
   port_.count(Counter::kepochs_switched, 1);
 }
 

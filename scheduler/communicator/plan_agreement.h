@@ -35,6 +35,7 @@ class PlanAgreement {
   struct Outcome {
     PlanPtr plan;
     uint64_t switch_step = 0;
+    PlanOrigin origin = {};
   };
   using Answer = std::function<void(const Result<Outcome>&)>;
   struct Announcement {
@@ -107,7 +108,9 @@ class PlanAgreement {
     return awaits_decision() ? awaited_ : Announcement{announced_epoch(), announced_step()};
   }
   const std::vector<SwitchSnapshot>& switches() const { return switches_; }
-  void note_switch(const PlanPtr& plan, uint64_t step);
+  // Who wanted a plan that has taken force; of an older one nobody knows.
+  PlanOrigin origin_of(uint64_t epoch) const;
+  void note_switch(const PlanPtr& plan, uint64_t step, const PlanOrigin& origin);
   void tick(uint64_t now_ns);
   // A redo took the time in which others would have answered.
   void postpone(uint64_t deadline_ns);
@@ -130,6 +133,7 @@ class PlanAgreement {
     bool dry_run = false;
     uint64_t number = 0;
     Question question;
+    PlanOrigin origin;   // of the question that is being answered
     uint64_t epoch = 0;  // 0: nobody is asked for it yet
     PlanPtr plan;        // null while it is being planned
     uint64_t deadline_ns = UINT64_MAX, switch_step = 0;
@@ -175,7 +179,8 @@ class PlanAgreement {
   void refuse(Proposal& proposal, const Status& why);
   Proposal take(size_t index);
   Kept take_prepared(const Decided& decided);
-  Status install(const PlanPtr& plan, uint64_t first_step);
+  Status install(const Outcome& committed);
+  void take_force(const Outcome& committed);
   void decide(size_t index);
   void drop(size_t index, const Status& cause);
   std::string silent_machines(const Proposal& proposal) const;

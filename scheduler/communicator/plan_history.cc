@@ -1,6 +1,8 @@
 #include "scheduler/communicator/plan_history.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 
 namespace cgx::scheduler {
 namespace {
@@ -24,11 +26,11 @@ int get_hex(std::string_view text, size_t at) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-std::string escape(std::string_view name) {
+std::string escape(std::string_view name, uint8_t least = 33) {
   std::string out;
   for (const char c : name) {
     const auto byte = static_cast<uint8_t>(c);
-    const bool plain = byte > 32 && byte != '%' && byte != 127;
+    const bool plain = byte >= least && byte != '%' && byte != 127;
     if (plain) {
       out += c;
     } else {
@@ -37,6 +39,10 @@ std::string escape(std::string_view name) {
     }
   }
   return out;
+}
+
+std::string escape_text(std::string_view text) {
+  return escape(text, ' ');
 }
 
 Result<std::string> unescape(std::string_view text) {
@@ -80,7 +86,36 @@ std::string format_plan_entry(const PlanEntry& entry) {
   const std::vector<std::byte> body =
       encode_control(Prepare{entry.purpose, 0, entry.policy, encode_plan(entry.plan)});
   for (const std::byte byte : body) put_hex(line, static_cast<uint8_t>(byte));
+  if (!entry.origin.who.empty()) {
+    line += '\t' + escape_text(entry.origin.who) + '\t' + escape_text(entry.origin.why);
+  }
   return line + '\n';
+}
+
+namespace {
+
+constexpr std::string_view kRemark = "# ";
+
+// "; predicted 80 %, measured 97 % of the step before"
+std::string shares_text(const PlanNote& note) {
+  std::string text;
+  const auto add = [&](const char* what, double share) {
+    if (share <= 0) return;
+    text.append(text.empty() ? "; " : ", ").append(what);
+    text += std::to_string(std::lround(100 * share)) + " %";
+  };
+  add("predicted ", note.predicted);
+  add("measured ", note.measured);
+  return text.empty() ? text : text + " of the step before";
+}
+
+}  // namespace
+
+std::string format_plan_remark(const PlanRemark& remark) {
+  const PlanNote& note = remark.note;
+  return std::string(kRemark) + escape(remark.job) + '\t' + escape(remark.communicator) + '\t' +
+         std::to_string(note.step) + '\t' + std::to_string(note.epoch) + '\t' +
+         escape_text(note.name + ": " + note.verdict + shares_text(note)) + '\n';
 }
 
 Result<PlanEntry> parse_plan_entry(std::string_view line) {
@@ -92,7 +127,9 @@ Result<PlanEntry> parse_plan_entry(std::string_view line) {
   if (error != std::errc() || end != step.data() + step.size()) {
     return invalid_argument("step '" + std::string(step) + "' is not a number");
   }
-  CGX_ASSIGN_OR_RETURN(const std::vector<std::byte> body, bytes_of(line));
+  CGX_ASSIGN_OR_RETURN(const std::vector<std::byte> body, bytes_of(take_until(line, '\t')));
+  CGX_ASSIGN_OR_RETURN(entry.origin.who, unescape(take_until(line, '\t')));
+  CGX_ASSIGN_OR_RETURN(entry.origin.why, unescape(take_until(line, '\t')));
   CGX_ASSIGN_OR_RETURN(const ControlMessage message, decode_control(body));
   const auto* const prepare = std::get_if<Prepare>(&message);
   if (prepare == nullptr) return invalid_argument("the body is not a plan");
@@ -111,7 +148,9 @@ Result<std::vector<PlanEntry>> parse_plan_history(std::string_view text) {
   text.remove_prefix(kPlanHistoryHead.size());
   std::vector<PlanEntry> entries;
   for (size_t number = 2; !text.empty(); ++number) {
-    Result<PlanEntry> entry = parse_plan_entry(take_until(text, '\n'));
+    const std::string_view line = take_until(text, '\n');
+    if (line.starts_with(kRemark)) continue;
+    Result<PlanEntry> entry = parse_plan_entry(line);
     if (!entry.ok()) {
       return invalid_argument("line " + std::to_string(number) +
                               " of the plan history: " + entry.status().message());

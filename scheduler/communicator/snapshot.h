@@ -12,6 +12,7 @@
 #include "proto/wire/types.h"
 #include "scheduler/counters.h"
 #include "scheduler/plan/losses.h"
+#include "scheduler/plan/plan_origin.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/planners/plan_note.h"
 #include "scheduler/shares.h"
@@ -23,6 +24,7 @@ struct SwitchSnapshot {  // one plan that took effect
   uint64_t step = 0;  // the first step it governs, on every rank
   uint64_t policy_version = 0;
   uint64_t plan_hash = 0;
+  PlanOrigin origin = {};
 };
 
 struct GroupSnapshot {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler/exchange/plan_facts.h"
+#include "scheduler/plan/plan_origin.h"
 
 namespace cgx::scheduler {
 
@@ -24,6 +25,7 @@ struct PlanQuestion {
   bool under_new_ceilings = false;  // groups: what is compressed by default takes its ceiling
   DecisionsPtr decisions;           // of the same table, if somebody has matched its names
   Trial trial;
+  PlanOrigin origin;  // whoever asks takes it out
 
   uint32_t machine = 0, machines = 1;
   uint32_t sites_each = 0;      // machines that share a daemon (View)

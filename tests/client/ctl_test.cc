@@ -149,6 +149,8 @@ TEST_F(Ctl, ShowsTheGroupsOfAPlanAndWhatModeAutoHasTried) {
   EXPECT_THAT(history, ContainsRegex("2 +12 +choose +40 % +39 % +12.3 ms +kept\n"));
   EXPECT_THAT(history, ContainsRegex("- +- +fp32 +- +- +- +BUSY: machine 1 refuses\n"));
   EXPECT_THAT(history, ContainsRegex("- +57 +search +- +- +- +steps take longer\n"));
+  EXPECT_THAT(history, ContainsRegex("EPOCH +STEP +BY +BECAUSE\n +2 +40 +- +-\n"));
+  EXPECT_THAT(history, ContainsRegex("\n +3 +1000 +policy +alice: [^\n]*less\n"));
   EXPECT_THAT(run({"plan", "history"}).out,
               HasSubstr("plans follow from the policy alone (policy key mode)\n"));
   EXPECT_THAT(run({"plan", "show", "-j", "bert"}).out,

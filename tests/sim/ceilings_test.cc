@@ -92,6 +92,9 @@ TEST(Ceilings, GiveLoudLayersTheBitsThatQuietOnesDoNotNeed) {
   EXPECT_NE(shown.plan_notes[0].name.find("layerwise: "), std::string::npos);
   EXPECT_EQ(shown.plan_notes[0].epoch, shown.epoch);
   EXPECT_EQ(job.shown(1).tensors[1].codec, shown.tensors[1].codec);
+  const scheduler::PlanOrigin origin = job.shown(1).switches.back().origin;
+  EXPECT_EQ(origin.who, "ceilings");
+  EXPECT_EQ(origin.why, shown.plan_notes[0].name);
   ASSERT_NO_FATAL_FAILURE(job.play(40));
   EXPECT_EQ(job.shown().epoch, shown.epoch) << "nothing has changed";
 }

@@ -9,6 +9,9 @@ namespace {
 class History final : public scheduler::PlanLog {
  public:
   void took_force(const scheduler::PlanEntry& entry) override { entries.push_back(entry); }
+  void looked_at(const scheduler::PlanRemark& remark) override {
+    ADD_FAILURE() << "nobody searches: " << remark.note.name;
+  }
   // Through its file's text, as a daemon keeps it.
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> read() const {
     std::string text(scheduler::kPlanHistoryHead);
@@ -87,6 +90,40 @@ TEST(PlanHistory, GivesTheSameBitsWhateverOrderGradientsComeIn) {
     EXPECT_EQ(again.entries[i].plan.hash(), recorded.entries[i].plan.hash());
   }
   apply(world, start, StatusCode::kBUSY);
+}
+
+TEST(PlanHistory, TellsWhoWantedEachPlanOnEveryMachine) {
+  const auto origins_on = [](World& world, uint32_t machine) {
+    std::vector<std::string> said;
+    const scheduler::Snapshot snapshot = world.cluster.engine(machine).snapshot(0);
+    for (const auto& one : snapshot.communicators[0].switches) {
+      said.push_back(one.origin.who + ": " + one.origin.why);
+    }
+    return said;
+  };
+  const scheduler::Policy start = lossy("maxmin:4,bucket=512", 16 * 1024);
+  scheduler::Policy later = lossy("maxmin:2,bucket=64", 64 * 1024);
+  later.note = {.by = "alice", .reason = "fewer bits"};
+  const std::vector<std::string> expected = {
+      "commit: the ranks committed their tensors",
+      "reorder: gradients come in another order than was planned for",
+      "policy: alice: fewer bits",
+  };
+  History recorded;
+  World world({2, 1, 1}, {.policy = start, .plans = &recorded}, /*raw=*/false);
+  (void)play(world, 0, 5, /*forward=*/true);
+  apply(world, later, StatusCode::kOK);
+  (void)play(world, 5, 9, true);
+  for (const uint32_t machine : {0u, 1u, 2u}) EXPECT_EQ(origins_on(world, machine), expected);
+  const auto history = recorded.read();
+  std::vector<std::string> kept;
+  for (const auto& entry : *history) kept.push_back(entry.origin.who + ": " + entry.origin.why);
+  EXPECT_EQ(kept, expected);
+  World second({2, 1, 1}, {.policy = later, .plan_history = history}, false);
+  (void)play(second, 0, 9, true);
+  EXPECT_EQ(origins_on(second, 1)[1],
+            "history: repeats a plan history, by reorder then: gradients come in another order "
+            "than was planned for");
 }
 
 // Plans of steps that follow each other, and of some with others between: more than may be

@@ -36,7 +36,9 @@ scheduler::Policy auto_policy() {
 class PlanLogOfEpochs final : public scheduler::PlanLog {
  public:
   void took_force(const scheduler::PlanEntry& entry) override { entries.push_back(entry); }
+  void looked_at(const scheduler::PlanRemark& remark) override { remarks.push_back(remark); }
   std::vector<scheduler::PlanEntry> entries;
+  std::vector<scheduler::PlanRemark> remarks;
 };
 
 struct Job {
@@ -262,6 +264,34 @@ TEST(Search, RepeatsATrialFromTheHistoryBitByBit) {
     const std::vector<float> result = again.play(step);
     ASSERT_EQ(std::memcmp(result.data(), results[step].data(), result.size() * sizeof(float)), 0)
         << step;
+  }
+}
+
+TEST(Search, SaysOnEveryMachineAndInTheHistoryWhyEpochsCame) {
+  PlanLogOfEpochs recorded;
+  Job job({.port_bytes_per_second = 2'000'000, .plans = &recorded});
+  for (uint64_t step = 0; step < 45; ++step) job.play(step);
+  uint32_t trials = 0, kept = 0;
+  for (const auto& entry : recorded.entries) {
+    const bool on_trial = entry.plan.trial.on();
+    trials += on_trial;
+    if (entry.origin.who == scheduler::kByPlanner) {
+      EXPECT_EQ(entry.origin.why.find("on trial against epoch ") == 0, on_trial)
+          << entry.origin.why;
+    }
+    kept += entry.origin.why.find(": kept, a step took ") != std::string::npos;
+    for (const uint32_t machine : {0u, 2u}) {
+      const auto switches = job.shown(machine).switches;
+      EXPECT_THAT(switches,
+                  Contains(::testing::Field(&scheduler::SwitchSnapshot::origin, entry.origin)));
+    }
+  }
+  EXPECT_GE(trials, 1u);
+  EXPECT_GE(kept, 1u);
+  const auto notes = job.shown().plan_notes;
+  ASSERT_EQ(recorded.remarks.size(), notes.size());
+  for (size_t i = 0; i < notes.size(); ++i) {
+    EXPECT_EQ(recorded.remarks[i].note.verdict, notes[i].verdict);
   }
 }
 

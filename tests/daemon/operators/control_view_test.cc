@@ -143,7 +143,10 @@ TEST(View, ShowsPlanAndTensors) {
   ASSERT_EQ(jobs.communicators_size(), 1);
   const v1::Communicator& one = jobs.communicators(0);
   EXPECT_EQ(one.id(), "0000000000000001");
-  EXPECT_EQ(one.switches(0).plan_hash(), "0000000000000abc");
+  EXPECT_EQ(one.switches(1).plan_hash(), "0000000000000abc");
+  EXPECT_EQ(one.switches(1).who(), "policy");
+  EXPECT_EQ(one.switches(1).why(), "alice: ?[2Jless");
+  EXPECT_EQ(one.switches(0).who(), "") << "nobody has said";
   EXPECT_EQ(one.codec(), "maxmin:4,bucket=512,stochastic");
   EXPECT_EQ(one.groups(0).encoded_bytes(), 1u << 19);
   EXPECT_EQ(one.rank_list(1).late_ns(), 12'300'000'000u);

@@ -174,7 +174,8 @@ inline scheduler::Snapshot two_users() {
     one.groups = {{0, 2, 4 << 20, 1 << 19}};
     one.tensors = {
         {"layer.0.weight", DType::kF32, 4096, {64, 64}, 0, one.policy.default_codec, "default"}};
-    one.switches = {{3, 1000, 1, 0xabc}};
+    one.switches = {{2, 40, 1, 0xdef},
+                    {3, 1000, 1, 0xabc, {scheduler::kByPolicy, "alice: \x1b[2Jless"}}};
     snapshot.communicators.push_back(one);
   };
   add("resnet", "dp", 1000, 1);

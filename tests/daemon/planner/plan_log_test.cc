@@ -79,6 +79,18 @@ TEST_F(PlanLogTest, KeepsWholeLinesWhereTheDiskIsFull) {
   EXPECT_EQ((*read)->front().step, 3u);
 }
 
+TEST_F(PlanLogTest, KeepsWhatWasSaidOfPlansBesideThem) {
+  auto file = PlanFile::create(path, said);
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  (*file)->took_force(entry_of(3));
+  (*file)->looked_at({"job", "dp", {.step = 9, .name = "fp32", .verdict = "no faster"}});
+  (*file)->took_force(entry_of(12));
+  EXPECT_NE(text().find("\n# job\tdp\t9\t0\tfp32: no faster\n"), std::string::npos);
+  const auto read = PlanFile::read(path);
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_EQ((*read)->size(), 2u);
+}
+
 TEST_F(PlanLogTest, LeavesOutALastLineThatADeadDaemonHasNotFinished) {
   {
     auto file = PlanFile::create(path, said);

@@ -17,10 +17,11 @@ class Desk : public CeilingPort {
     asked = std::move(question);
     pending = std::move(answer);
   }
-  void propose_ceilings(std::vector<CodecSpec> ceilings,
+  void propose_ceilings(std::vector<CodecSpec> ceilings, PlanOrigin origin,
                         std::function<void(const Result<Agreed>&)> answer) override {
     ASSERT_TRUE(free) << "two plans are proposed at once";
     proposed.push_back(std::move(ceilings));
+    origins.push_back(std::move(origin));
     answer(Agreed{.epoch = 2, .first_step = 9});
   }
   void report(const PlanNote& note) override { reported.push_back(note); }
@@ -30,6 +31,7 @@ class Desk : public CeilingPort {
   CeilingQuestion asked;
   std::function<void(const Result<CeilingAnswer>&)> pending;
   std::vector<std::vector<CodecSpec>> proposed;
+  std::vector<PlanOrigin> origins;
   std::vector<PlanNote> reported;
 };
 
@@ -75,6 +77,27 @@ TEST(CeilingWatch, ProposesWhatTheSearchFound) {
   scene.desk.pending(weaker_codec());
   ASSERT_EQ(scene.desk.proposed.size(), 1u);
   EXPECT_EQ(scene.watch.ceilings(), weaker_codec().ceilings);
+}
+
+TEST(CeilingWatch, SaysWhetherASearchOrGuardsChangeCeilings) {
+  AskingWatch scene;
+  CeilingAnswer found = weaker_codec();
+  found.base = found.ceilings;
+  found.why = "half the bytes";
+  scene.desk.pending(found);
+  EXPECT_EQ(scene.desk.origins.back(), (PlanOrigin{kByCeilings, "layerwise: half the bytes"}));
+  for (const uint8_t down : {uint8_t{1}, uint8_t{0}}) {
+    found.guards = {{.down = down}};
+    scene.watch.completed(down ? 20 : 40);
+    for (uint64_t step = 0; step < found.again; ++step) scene.watch.completed(41 + step);
+    scene.watch.work(scene.plan);
+    scene.desk.pending(found);
+    EXPECT_EQ(scene.desk.origins.back().who, kByGuard);
+    EXPECT_EQ(scene.desk.origins.back().why,
+              down ? "1 of 1 tensors take a weaker codec, because theirs hurt them"
+                   : "no tensor is hurt by its codec any more");
+  }
+  EXPECT_EQ(scene.desk.origins.size(), 3u);
 }
 
 TEST(CeilingWatch, JudgesNothingThatRanUnderEarlierCeilings) {

@@ -407,11 +407,13 @@ TEST(PlanAgreement, RefusesAnEpochOfAHistoryThatGoesBack) {
   EXPECT_EQ(host.outcomes, std::vector{StatusCode::kPROTOCOL_ERROR});
 }
 
+const PlanOrigin kOrigin = {kByPlanner, "on trial against epoch 1"};
+
 // A machine that runs the plan of epoch 1 and hears of trials.
 struct OnTrial {
   OnTrial() : agreement(host.members, host) {
     running = prepared(host.proposal(1));
-    agreement.note_switch(running, 0);
+    agreement.note_switch(running, 0, {});
   }
   PlanAgreement::PlanPtr prepared(const Prepare& proposal) {
     const auto facts = make_facts({.table = host.table,
@@ -431,7 +433,8 @@ struct OnTrial {
     proposal.plan = encode_plan(*plan);
     agreement.on_prepare(proposal);
     ASSERT_TRUE(
-        agreement.on_decided({epoch, StatusCode::kOK, "", PlanPurpose::kPlanner, step}).ok());
+        agreement.on_decided({epoch, StatusCode::kOK, "", PlanPurpose::kPlanner, step, kOrigin})
+            .ok());
   }
   // The epoch under which each of the steps runs, asked as a runner asks.
   std::vector<uint64_t> epochs(uint64_t first, uint64_t end) {
@@ -458,6 +461,31 @@ TEST(PlanAgreement, AlternatesAPlanOnTrialAndGoesBack) {
   EXPECT_EQ(job.agreement.switches().size(), 2u) << "it took force once";
   EXPECT_EQ(job.agreement.on_trial(), nullptr);
   EXPECT_EQ(job.agreement.reserved_bytes(job.running), 0u) << "it has gone";
+}
+
+TEST(PlanAgreement, RemembersWhoWantedAPlanAndWhy) {
+  OnTrial job;
+  job.announce(2, {.against = job.running->hash, .block = 2, .pairs = 2}, 5);
+  EXPECT_EQ(job.agreement.origin_of(2), PlanOrigin()) << "it is not in force yet";
+  (void)job.epochs(3, 7);
+  EXPECT_EQ(job.agreement.origin_of(2), kOrigin);
+  EXPECT_EQ(job.agreement.origin_of(1), PlanOrigin());
+}
+
+TEST(PlanAgreement, TellsAllMachinesWhoWantedAPlanAndWhy) {
+  Machine host(0);
+  PlanAgreement agreement(host.members, host);
+  const PlanOrigin origin = {kByCommit, "the ranks committed their tensors"};
+  const auto question = [&](uint64_t epoch) {
+    Result<PlanQuestion> asked = host.question()(epoch);
+    asked->origin = origin;
+    return asked;
+  };
+  agreement.propose(PlanPurpose::kCommit, /*dry_run=*/false, 0, question, host.told());
+  for (const uint32_t machine : {1u, 2u}) agreement.on_prepared(machine, {.epoch = 1});
+  ASSERT_EQ(host.decisions.size(), 2u);
+  EXPECT_EQ(host.decisions[1].origin, origin);
+  EXPECT_EQ(agreement.origin_of(1), origin);
 }
 
 TEST(PlanAgreement, ReservesForBothPlansDuringATrial) {

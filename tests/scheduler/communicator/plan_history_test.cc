@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "scheduler/planners/planner.h"
 
 namespace cgx::scheduler {
@@ -28,6 +30,52 @@ TEST(PlanHistory, ReadsWhatItWrites) {
   EXPECT_EQ((*read)[1].step, 12u);
   EXPECT_EQ((*read)[0].plan.hash(), first.plan.hash());
   EXPECT_EQ((*read)[0].policy.window, 7u);
+}
+
+TEST(PlanHistory, KeepsWhoWantedAPlanAndWhy) {
+  PlanEntry entry = some_entry("dp", 7);
+  entry.origin = {kByPolicy, "alice: 5 % less loss,\tas of today"};
+  const std::string line = format_plan_entry(entry);
+  EXPECT_NE(line.find("\tpolicy\talice: 5 %25 less loss,%09as of today\n"), std::string::npos)
+      << line.substr(line.size() - 80);
+  EXPECT_EQ(parse_plan_entry(line.substr(0, line.size() - 1))->origin, entry.origin);
+}
+
+// Those of versions that said no more than the plan, and of later ones that say more.
+TEST(PlanHistory, ReadsOlderAndNewerLines) {
+  PlanEntry entry = some_entry("dp", 7);
+  const std::string old = format_plan_entry(entry);
+  EXPECT_EQ(std::count(old.begin(), old.end(), '\t'), 3);
+  entry.origin = {kByGuard, "theirs hurt them"};
+  std::string newer = format_plan_entry(entry);
+  newer.insert(newer.size() - 1, "\tmore\tthan now");
+  const Result<std::vector<PlanEntry>> read =
+      parse_plan_history(std::string(kPlanHistoryHead) + old + newer);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  ASSERT_EQ(read->size(), 2u);
+  EXPECT_EQ((*read)[0].origin, PlanOrigin());
+  EXPECT_EQ((*read)[0].plan.hash(), entry.plan.hash());
+  EXPECT_EQ((*read)[1].origin, entry.origin);
+}
+
+TEST(PlanHistory, HasRemarksThatNobodyFollows) {
+  const PlanNote note{.epoch = 4,
+                      .step = 31,
+                      .name = "choose: 40 fp32 in 3 groups",
+                      .verdict = "no faster",
+                      .predicted = 0.8,
+                      .measured = 0.971};
+  const std::string remark = format_plan_remark({"big job", "dp", note});
+  EXPECT_EQ(remark,
+            "# big%20job\tdp\t31\t4\tchoose: 40 fp32 in 3 groups: no faster; predicted 80 %25, "
+            "measured 97 %25 of the step before\n");
+  PlanEntry entry = some_entry("dp", 0);
+  entry.job = "# no remark";
+  const Result<std::vector<PlanEntry>> read = parse_plan_history(
+      std::string(kPlanHistoryHead) + remark + format_plan_entry(entry) + remark);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  ASSERT_EQ(read->size(), 1u);
+  EXPECT_EQ((*read)[0].job, "# no remark");
 }
 
 TEST(PlanHistory, NamesTheLineThatIsWrong) {
