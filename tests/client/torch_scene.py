@@ -89,6 +89,19 @@ class CastBucket(FakeBucket):
         self._buffer = self._buffer.to(dtype)
 
 
+class PairsBucket(FakeBucket):
+    """As DDP makes them of complex parameters: twice as many real elements as gradients() shows."""
+
+    def __init__(self, parameters, index=0, last=True):
+        super().__init__(parameters, index, last)
+        self._buffer = torch.view_as_real(self._buffer).flatten()
+
+    def gradients(self):
+        sizes = [p.numel() for p in self._parameters]
+        pieces = self._buffer[:sum(sizes)].split(sizes)
+        return [piece.view(p.shape) for piece, p in zip(pieces, self._parameters)]
+
+
 def parameter(dtype, *shape):
     made = torch.nn.Parameter(torch.zeros(shape, dtype=dtype, device=DEVICE))
     made.grad = torch.full(shape, float(RANK + 1), dtype=dtype, device=DEVICE)

@@ -192,6 +192,16 @@ class Hook(unittest.TestCase):
     def test_half_types_are_averaged(self):
         self.run_ranks("half_types")
 
+    def test_complex_gradients_are_averaged_whole(self):
+        self.run_ranks("complex_gradients")
+
+    @unittest.skipIf(torch.__version__ < "2", "DistributedDataParallel of torch 1.x takes no complex parameters")
+    def test_complex_parameters_match_gloo_to_the_bit(self):
+        self.run_ranks("complex_parameters")
+
+    def test_layers_that_do_not_fill_their_bucket_are_refused_by_name(self):
+        self.run_ranks("layers_that_do_not_fill_their_bucket")
+
     def test_mixed_types_travel_in_one_pass(self):
         self.run_ranks("mixed_types_in_several_buckets")
 

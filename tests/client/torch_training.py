@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import cgx.torch
-from torch_scene import DEVICE, RANK, SIZE, CastBucket, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
+from torch_scene import DEVICE, RANK, SIZE, CastBucket, FakeBucket, Net, PairsBucket, assert_equal, batch, gradients, make, parameter
 
 
 def train_both(steps=5, forward=lambda model, step: model(batch(step)), **options):
@@ -190,6 +190,57 @@ def half_types():
         for _ in range(3):
             result = cgx.torch.comm_hook(state, FakeBucket(parameters)).wait()
             assert result.dtype == dtype and (result == 1.5).all(), result
+
+
+def complex_gradients():
+    """Made by hand, as torch 1.13 has no such buckets: of several layers, and of one without a shape."""
+    for dtype in (torch.complex64, torch.complex128):
+        state, parameters = cgx.torch.HookState(), [parameter(dtype, 8, 4), parameter(dtype, 3), parameter(dtype)]
+        for each in parameters:
+            each.grad += 10j * RANK
+        for _ in range(3):
+            futures = [cgx.torch.comm_hook(state, PairsBucket(parameters[:2], 0, False)),
+                       cgx.torch.comm_hook(state, PairsBucket(parameters[2:], 1, True))]
+            for future in futures:
+                assert (torch.view_as_complex(future.wait().view(-1, 2)) == 1.5 + 5j).all(), future.wait()
+        assert [layer.elements for layer in state.report().layers] == [64, 6, 2], state.report()
+
+
+class Complex(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (torch.nn.Parameter(torch.randn(shape, dtype=torch.cfloat)) for shape in ((32, 8), (8,)))
+        self.third = torch.nn.Linear(8, 2)
+
+    def forward(self, inputs):
+        return self.third((inputs.to(torch.cfloat) @ self.first * self.second).abs())
+
+
+def complex_parameters():
+    """Of a torch whose DistributedDataParallel takes them."""
+    torch.manual_seed(0)
+    net = Complex()
+    ours, theirs = (DistributedDataParallel(each, init_sync=False) for each in (net, copy.deepcopy(net)))
+    cgx.torch.register(ours)
+    for step in range(3):
+        for model in (ours, theirs):
+            model.zero_grad()
+            model(batch(step)).square().mean().backward()
+        assert_equal(gradients(ours), gradients(theirs))
+
+
+def layers_that_do_not_fill_their_bucket():
+    state, bucket = cgx.torch.HookState(), FakeBucket([parameter(torch.float32, 5)])
+    if RANK == 1:
+        bucket._buffer = torch.ones(7)
+        bucket.gradients = lambda: [bucket._buffer[:5]]
+    try:
+        cgx.torch.comm_hook(state, bucket).wait()
+    except RuntimeError as error:
+        assert "a bucket has 7 elements, its layers 5" in str(error), error
+        assert isinstance(cgx.torch.last_error(state), cgx.errors.UnsupportedGradientError)
+    else:
+        raise AssertionError("two elements of rank 1 are reduced by nobody")
 
 
 def mixed_types_in_several_buckets():

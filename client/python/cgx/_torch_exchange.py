@@ -47,6 +47,18 @@ def _profiled(future):
     return span._call_end_callbacks_on_future(future)
 
 
+def _reals(parameter):
+    """How many elements of a bucket one of the parameter's has: buckets are real, as check_bucket() sees to."""
+    return 2 if parameter.is_complex() else 1
+
+
+def _shape_of(parameter):
+    """As its gradient is registered."""
+    if not parameter.is_complex():
+        return parameter.shape
+    return (*parameter.shape[:-1], 2 * parameter.shape[-1]) if parameter.dim() > 0 else (2,)
+
+
 class _Times:
     """Of one bucket's way: kept longer than the bucket, whose memory DDP would not get back."""
 
@@ -89,8 +101,16 @@ class Part:
         if self.is_sparse:  # such a bucket has one parameter
             return [(self.tensors[0], self.buffer.numel(), 0)]
         start, width = self.buffer.data_ptr(), self.buffer.element_size()
-        return [(parameter, gradient.numel(), (gradient.data_ptr() - start) // width)
-                for parameter, gradient in zip(self.tensors, self._bucket.gradients())]
+        layers = []
+        for parameter, gradient in zip(self.tensors, self._bucket.gradients()):
+            each = _reals(parameter)  # DDP lays complex gradients out as pairs, and counts pairs
+            layers.append((parameter, each * gradient.numel(), each * (gradient.data_ptr() - start) // width))
+        found = sum(elements for _, elements, _ in layers)
+        if found != self.buffer.numel():
+            raise UnsupportedGradientError(f"a bucket has {self.buffer.numel()} elements, its layers {found}: cgx.torch does "
+                                           f"not know how torch {torch.__version__} lays them out; do not register the "
+                                           "hook for this model")
+        return layers
 
     def let_go(self):
         """Of DDP's memory: what it says is in the arena, or on its way; on an accelerator the result goes there."""
@@ -265,9 +285,9 @@ class Exchange:
         return epoch != _FIRST_PLAN or not self._without_feedback
 
     def _register_one(self, name, parameter, dtype, home):
-        shape = (ctypes.c_uint64 * parameter.dim())(*parameter.shape)
+        shape = _shape_of(parameter)
         options = TensorOptions(name=name.encode(), dtype=dtype_number(_DTYPES[dtype]), op=OPS["avg"],
-                                dims=parameter.dim(), shape=shape, home=home)
+                                dims=len(shape), shape=(ctypes.c_uint64 * len(shape))(*shape), home=home)
         number = ctypes.c_uint32()
         self.communicator._do(library.cgx_register, ctypes.byref(options), ctypes.byref(number))
         self._names[number.value] = name

@@ -11,8 +11,8 @@ Each HookState has a communicator of its own, so several models never share a st
 module names, so policy rules apply per layer. A bucket is copied into the arena once; DDP reads the result from there.
 On an accelerator (cuda, xpu, ...) the device copies it there and the result back, on a stream of the hook's own.
 The hook never waits for the network: a poller thread completes the futures that DDP waits for at the end of backward.
-Works with torch 1.13 and 2.x, gradients in fp32, fp16, bf16 or fp64, also inside torch's fp16 and bf16
-wrappers. torch's profiler shows each bucket as cgx:all_reduce.
+Works with torch 1.13 and 2.x, gradients in fp32, fp16, bf16 or fp64 (and complex ones where torch makes pairs of
+fp32 or fp64 of them), also inside torch's fp16 and bf16 wrappers. torch's profiler shows each bucket as cgx:all_reduce.
 """
 
 import contextlib
