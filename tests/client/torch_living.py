@@ -19,7 +19,7 @@ import cgx
 import cgx.torch
 import torch_accelerator
 from cgx._torch_exchange import Part
-from torch_scene import RANK, CastBucket, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
+from torch_scene import DEVICE, RANK, CastBucket, FakeBucket, Net, assert_equal, batch, gradients, make, parameter
 
 
 def state_survives_pickling():
@@ -306,6 +306,25 @@ def buckets_of_past_passes_are_freed():
     gc.collect()
     assert [each() is None for each in first] == [True] * len(first), first
     assert state.report() is not None
+
+
+def dropped_model_is_forgotten():
+    """Nothing of the hook's keeps a state, and with it its communicator, also where no other model joins."""
+    for join in (lambda model: cgx.torch.register(model), lambda model: model.register_comm_hook(None, cgx.torch.comm_hook)):
+        model = DistributedDataParallel(Net().to(DEVICE))
+        join(model)
+        model(batch(0)).square().mean().backward()
+        state, = cgx.torch._states
+        communicator, state = state._exchange.communicator, weakref.ref(state)
+        dist.barrier()
+        del model
+        deadline = time.monotonic() + 20
+        while state() is not None and time.monotonic() < deadline:  # the poller may still look at its results
+            gc.collect()
+            time.sleep(0.01)
+        assert state() is None, gc.get_referrers(state())
+        assert communicator not in communicator.session.communicators, "it is still joined"
+        dist.barrier()
 
 
 def profiled():

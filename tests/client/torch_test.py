@@ -352,6 +352,9 @@ class Hook(unittest.TestCase):
     def test_sparse_gradients_are_reduced(self):
         self.run_ranks("sparse_gradients")
 
+    def test_a_dropped_model_is_forgotten(self):
+        self.run_ranks("dropped_model_is_forgotten")
+
     def test_torchs_profiler_shows_the_exchange(self):
         self.run_ranks("profiled")
 

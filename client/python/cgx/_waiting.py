@@ -70,8 +70,12 @@ class Beside:
         what it raises interrupts, too.
         """
         self._meanwhile = meanwhile
-        if threading.current_thread() is not threading.main_thread():
-            return self._run_here()
+        try:
+            return self._run_here() if threading.current_thread() is not threading.main_thread() else self._run_beside()
+        finally:
+            self._meanwhile = None  # what it holds must not live until the owner's next call
+
+    def _run_beside(self):
         self._thread = threading.Thread(target=self._run, name="cgx-call", daemon=True)
         try:
             self._thread.start()
