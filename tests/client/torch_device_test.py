@@ -17,7 +17,7 @@ import cgx._torch_exchange
 SCENARIOS = ("matches_gloo", "mixed_types_in_several_buckets", "abandoned_pass_fails_everywhere_and_the_next_works",
              "dropped_step", "daemon_started_anew", "sparse_gradients", "results_that_are_not_finite_drop_the_step", "uneven_inputs",
              "backward_raises_when_the_daemon_dies", "pass_that_fails_in_the_middle_is_redone",
-             "buckets_of_past_passes_are_freed", "daemon_lost_behind_a_pass_that_all_have")
+             "buckets_of_past_passes_are_freed", "daemon_lost_behind_a_pass_that_all_have", "dropped_model_is_forgotten")
 
 
 class OnAnAccelerator(unittest.TestCase):
@@ -145,6 +145,16 @@ class Closing(unittest.TestCase):
             handed_over.wait(20)
             cgx._torch_exchange.Exchange.close(self.exchange)
             self.assertEqual(cgx._torch_device._kept, ["memory"], "nothing is stuck any more")
+
+    def test_the_thread_that_waits_for_copies_may_be_the_one_that_closes(self):
+        later = self.exchange._later = cgx._torch_device.Later()
+        self.exchange._shared, closed = None, []
+        with mock.patch.multiple(cgx._torch_device, _kept=[]):
+            later.put(lambda: None, lambda: closed.append(cgx._torch_exchange.Exchange.close(self.exchange)), closed.append)
+            later.drain()
+            self.assertEqual(closed, [None])
+            self.assertEqual(cgx._torch_device._kept, [], "nothing is stuck")
+        self.gate.set()
 
     def test_a_device_that_has_failed_is_not_waited_for(self):
         with mock.patch.object(self.accelerator._side, "query", side_effect=RuntimeError("CUDA error")):

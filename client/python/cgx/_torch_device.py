@@ -253,21 +253,25 @@ class Later:
         """Behind all that was said. False: a copy got stuck on its stream, and its thread still waits for it."""
         if self._thread is not None:
             self._entries.put(None)
-            self._thread.join(_COPIES_S)
-            if self._thread.is_alive():
-                return False
+            if self._thread is not threading.current_thread():  # it may drop a state's last reference, which closes
+                self._thread.join(_COPIES_S)
+                if self._thread.is_alive():
+                    return False
             self._thread = None
         return True
 
     def _run(self):
         while (entry := self._entries.get()) is not None:
-            over, act, failed = entry
-            try:
-                if over is not None:
-                    over()
-                act()
-            except Exception as error:
-                failed(error)
-            with self._idle:
-                self._count -= 1
-                self._idle.notify_all()
+            self._do(*entry)
+            entry = None  # it holds the model's state, which would live until the next one
+
+    def _do(self, over, act, failed):
+        try:
+            if over is not None:
+                over()
+            act()
+        except Exception as error:
+            failed(error)
+        with self._idle:
+            self._count -= 1
+            self._idle.notify_all()
