@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cgx
 import cgx._report
+import cgx._torch_exchange
 import cgx._torch_told
 import cgx.torch
 from cgx._torch_exchange import Exchange
@@ -175,6 +176,28 @@ def failure_of_one_state_is_not_the_next_ones():
             state.close()
         else:
             assert isinstance(cgx.torch.last_error(state), cgx.errors.UnsupportedGradientError)
+
+
+def error_of_another_kind_while_joining():
+    """Of one rank, which is none of the library's."""
+    state, bucket = cgx.torch.HookState(), FakeBucket([parameter(torch.float32, 8, 8)])
+    own = cgx._torch_exchange.rendezvous
+
+    def no_thread(_):
+        raise RuntimeError("can't start new thread")
+
+    if RANK == 1:
+        cgx._torch_exchange.rendezvous = no_thread
+    began = time.monotonic()
+    try:
+        cgx.torch.comm_hook(state, bucket).wait()
+        raise AssertionError("rank 1 did not join")
+    except RuntimeError as error:
+        assert "can't start new thread" in str(error), error
+        assert "rank 1 on " in str(error) or RANK == 1, error
+    assert time.monotonic() - began < 20
+    cgx._torch_exchange.rendezvous = own
+    assert torch.equal(cgx.torch.comm_hook(state, bucket).wait(), torch.full((64,), 1.5))
 
 
 def arena_that_is_refused_to_one_rank():

@@ -412,6 +412,9 @@ class Hook(unittest.TestCase):
     def test_what_fails_on_one_rank_behind_the_meeting_is_told_to_all(self):
         self.run_ranks("arena_that_is_refused_to_one_rank")
 
+    def test_what_fails_on_one_rank_while_it_joins_is_told_to_all_whatever_it_is(self):
+        self.run_ranks("error_of_another_kind_while_joining")
+
     def test_a_rank_that_shuts_down_alone_does_not_break_the_process_group(self):
         self.run_ranks("rank_that_shuts_down_alone")
 

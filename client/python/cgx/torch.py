@@ -512,6 +512,9 @@ class HookState:
                 error = lost_pass(self.process_group, attempt, error)
             hosts = tell_failure(self.process_group, attempt, error)
             raise type(error)(f"{error}{hosts}") from None
+        except Exception as error:  # no thread, a device that has failed: the others must not wait for this rank
+            tell_failure(self.process_group, attempt, error)
+            raise
 
     def _register(self, exchange, names):
         """What fails on this rank alone is told before it leaves: the others wait in their commit, and hear that it left."""
