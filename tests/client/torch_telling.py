@@ -3,6 +3,8 @@
 import contextlib
 import io
 import os
+import re
+import signal
 import time
 import warnings
 
@@ -101,6 +103,30 @@ def told_on_one_machine():
 class Unwritable(io.StringIO):
     def write(self, _):
         raise BrokenPipeError("nobody reads this")
+
+
+def told_who_is_awaited():
+    """Rank 1 dies before its first pass. Of the others the first one says so, again and again, until the time-out."""
+    cgx._torch_told._AWAITED_S = 2.0
+    state, bucket = cgx.torch.HookState(timeout=8), FakeBucket([parameter(torch.float32, 8, 8)])
+    dist.barrier()
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            cgx.torch.comm_hook(state, bucket).wait()
+            raise AssertionError("rank 1 has not come")
+        except RuntimeError as error:
+            assert "TIMED_OUT" in str(error) and "rank 1" in str(error), error
+    line = r"cgx: communicator ddp-\S+ has waited (\d+) s for rank 1: ranks join at the end of their first backward pass\n"
+    waited = [int(seconds) for seconds in re.findall(line, said.getvalue())]
+    if RANK == 0:
+        assert waited and waited[0] >= 2 and len(waited) <= 3, said.getvalue()
+        assert all(2 * first <= second + 1 for first, second in zip(waited, waited[1:])), said.getvalue()
+    else:
+        assert said.getvalue() == "", said.getvalue()
+    os._exit(0)  # gloo's group is broken
 
 
 def told_nothing():

@@ -394,6 +394,9 @@ class Hook(unittest.TestCase):
             self.addCleanup(daemon.stop)
         self.run_ranks("told_of_feedback", daemons=daemons)
 
+    def test_a_rank_that_does_not_come_is_named_while_the_others_wait(self):
+        self.run_ranks("told_who_is_awaited", size=3, killed=[1])
+
     def test_on_one_machine_the_line_says_that_nothing_is_sent(self):
         self.run_ranks("told_on_one_machine")
 

@@ -77,6 +77,19 @@ def introduce(group, name, passes):
         store.set(_passes(name, dist.get_rank(group)), str(passes))
 
 
+def missing_where_this_rank_speaks(group, name):
+    """The ranks that have not introduced themselves; none where a lower one has, which says it for all."""
+    store, own = default_store(), dist.get_rank(group)
+    if store is None or any(_has_come(store, name, rank) for rank in range(own)):
+        return []
+    above = range(own + 1, dist.get_world_size(group))
+    return [*range(own), *(rank for rank in above if not _has_come(store, name, rank))]
+
+
+def _has_come(store, name, rank):
+    return look(store, _passes(name, rank)) is not None
+
+
 def lost_pass(group, name, mismatch):
     """The daemons' MISMATCH as what it is where the ranks have not completed the same passes; else itself."""
     store, by_count = default_store(), {}
@@ -88,7 +101,7 @@ def lost_pass(group, name, mismatch):
     except RuntimeError:  # the store has gone
         return mismatch
     if len(by_count) > 1:
-        who = " and ".join(f"{passes} on {_ranks(ranks)}" for passes, ranks in sorted(by_count.items(), reverse=True))
+        who = " and ".join(f"{passes} on {ranks_named(ranks)}" for passes, ranks in sorted(by_count.items(), reverse=True))
         said = (f"the ranks have not completed the same number of passes, but {who}, so their parameters differ unless "
                 f"{NO_UPDATE} ({mismatch})")
     elif store is None and _first_steps_differ(mismatch):
@@ -103,7 +116,7 @@ def _first_steps_differ(mismatch):
     return steps is not None and steps[1] != steps[2]
 
 
-def _ranks(ranks):
+def ranks_named(ranks):
     named = ", ".join(map(str, ranks[:_RANKS_NAMED]))
     more = f" and {len(ranks) - _RANKS_NAMED} more" if len(ranks) > _RANKS_NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"

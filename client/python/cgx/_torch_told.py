@@ -1,13 +1,18 @@
-"""What a hook tells the person who trains, on rank 0 only: a line at the start, a warning when signal is lost."""
+"""What a hook tells the person who trains: on rank 0 a line at the start, and a warning when signal is lost; on the first of
+those that have come, who is awaited.
+"""
 
 import contextlib
 import os
 import sys
+import time
 import warnings
 
 from cgx._report import report, warning_of
+from cgx._torch_failure import missing_where_this_rank_speaks, raise_others_failure, ranks_named
 
 _FIRST_LOOK, _LOOKS_APART = 60, 4  # passes: 60, 240, 960, ...: codecs are measured every 50 steps by default
+_AWAITED_S = 5.0  # then as long again, twice as long, ...
 
 
 class SignalLossWarning(RuntimeWarning):
@@ -55,6 +60,25 @@ class Telling:
         self._warned.update(layer.name for layer in news)
         if news:
             warnings.warn(warning_of(news), SignalLossWarning, stacklevel=2)
+
+
+class Awaiting:
+    """One rank's wait for the others to join in attempt `name`."""
+
+    def __init__(self, group, name, communicator, announce):
+        self._group, self._name, self._communicator, self._announce = group, name, communicator, announce
+        self._began, self._says_after = time.monotonic(), _AWAITED_S
+
+    def look(self):
+        """Some times a second. Raises what another rank says keeps it from joining."""
+        raise_others_failure(self._group, self._name)
+        waited = time.monotonic() - self._began
+        if self._announce and waited >= self._says_after:
+            self._says_after = 2 * waited
+            missing = missing_where_this_rank_speaks(self._group, self._name)
+            if missing:
+                _say(f"cgx: communicator {self._communicator} has waited {waited:.0f} s for {ranks_named(missing)}: ranks join at "
+                     "the end of their first backward pass")
 
 
 def _say(line):

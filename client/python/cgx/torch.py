@@ -37,7 +37,7 @@ from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, gi
 from cgx._torch_model import (DistributedDataParallel, are_hidden, check_all_are_reduced, check_those_of,
                               divides_by_those_left, in_shadow_of_join, models_of, names_of, reduced_by)
 from cgx._torch_states import StatesOfModels
-from cgx._torch_told import SignalLossWarning, Telling
+from cgx._torch_told import Awaiting, SignalLossWarning, Telling
 from cgx._waiting import milliseconds
 from cgx.errors import (CancelledError, CgxError, DaemonLostError, MismatchError, RankLostError, StepLostError,
                         StepOrderError, TimedOutError, anew, call_all)
@@ -120,7 +120,7 @@ class HookState:
         return scaler.get_scale() / rate if rate > 0 else None
 
     announce: whether rank 0 says on standard error what joined, and warns (SignalLossWarning) of layers of which little is
-    sent; default yes, unless $CGX_QUIET is 1.
+    sent, and whether the first rank that has come says after 5 s who has not; default yes, unless $CGX_QUIET is 1.
 
     A pass whose results hold an Inf or NaN counts as dropped on all ranks, where a layer has error feedback: whoever scales
     losses skips its update.
@@ -503,9 +503,9 @@ class HookState:
 
     def _join(self, session):
         attempt = self._attempt
+        awaiting = Awaiting(self.process_group, attempt, self.name, self._telling.announce)
         try:
-            return Exchange(session, self.name, self.process_group, self.timeout,
-                            lambda: raise_others_failure(self.process_group, attempt),
+            return Exchange(session, self.name, self.process_group, self.timeout, awaiting.look,
                             {part.accelerator for part in self._first_pass}, self._passes)
         except CgxError as error:
             if isinstance(error, MismatchError):
