@@ -52,6 +52,35 @@ def hooked_in_one_line():
         assert names.seen == wanted, names.seen
 
 
+class Forwarding(DistributedDataParallel):
+    """Shows what its module has, as wrappers in training frameworks do."""
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+
+class Compiled(torch.nn.Module):
+    """As torch.compile makes them."""
+
+    def __init__(self, net):
+        super().__init__()
+        self._orig_mod = net
+
+    def forward(self, inputs):
+        return self._orig_mod(inputs)
+
+
+def wrapper_that_forwards_to_a_compiled_model():
+    model = Forwarding(Compiled(Net()))
+    assert model._orig_mod is model.module._orig_mod
+    state = cgx.torch.register(model)
+    model(batch(0)).square().mean().backward()
+    assert state.is_of(model) and state.report().ranks == 2, state.report()
+
+
 def states_without_a_name_are_each_models_own():
     """Two models hooked with None, one over part of the ranks: each has its own group and communicator."""
     groups = [dist.new_group([0, 1]), dist.new_group([2])]

@@ -319,6 +319,9 @@ class Hook(unittest.TestCase):
     def test_one_line_hooks_a_model_under_its_names(self):
         self.run_ranks("hooked_in_one_line")
 
+    def test_a_wrapper_that_forwards_to_a_compiled_model_is_hooked(self):
+        self.run_ranks("wrapper_that_forwards_to_a_compiled_model")
+
     def test_models_hooked_without_a_state_have_one_each(self):
         self.run_ranks("states_without_a_name_are_each_models_own", size=3)
 

@@ -49,8 +49,9 @@ _states = weakref.WeakSet()
 
 
 def _given_to_compile(model):
-    """What torch.compile was given, where the model is what it made; else the model."""
-    return getattr(model, "_orig_mod", model)
+    """What torch.compile was given, where the model is what it made; else the model. A wrapper may show attributes of what
+    is in it."""
+    return model if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
 
 
 def register(model, **options):
