@@ -87,8 +87,9 @@ class Misuse(unittest.TestCase):
 
         with self.assertRaisesRegex(TypeError, "DistributedDataParallel model, not Sharded: its gradients do not come in buckets"):
             cgx.torch.register(Sharded())
-        with self.assertRaisesRegex(TypeError, "comm_hook takes buckets of DistributedDataParallel, not a Tensor"):
-            cgx.torch.comm_hook(None, torch.zeros(3))
+        for tensors in ([torch.zeros(3)], [torch.zeros(4), torch.zeros(2)]):  # FullyShardedDataParallel's: also with a shard
+            with self.assertRaisesRegex(TypeError, "comm_hook takes buckets of DistributedDataParallel, not a Tensor"):
+                cgx.torch.comm_hook(None, *tensors)
         with self.assertRaisesRegex(TypeError, "not single gradients: set torch._dynamo.config.optimize_ddp"):
             cgx.torch.comm_hook(None, (torch.zeros(3), torch.nn.Parameter(torch.zeros(3))))
 

@@ -65,9 +65,9 @@ def register(model, **options):
     return state
 
 
-def comm_hook(state, bucket):
+def comm_hook(state, bucket, *shard):
     """What register_comm_hook takes beside a HookState, or beside None for one made here."""
-    if isinstance(bucket, torch.Tensor):  # as FullyShardedDataParallel's
+    if shard or isinstance(bucket, torch.Tensor):  # as FullyShardedDataParallel's
         raise TypeError("comm_hook takes buckets of DistributedDataParallel, not a Tensor")
     if isinstance(bucket, tuple):  # a gradient and its parameter: what a compiled DistributedDataParallel hands over
         raise TypeError("comm_hook takes buckets of DistributedDataParallel, not single gradients: set "
