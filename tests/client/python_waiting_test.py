@@ -5,6 +5,7 @@ import ctypes
 import datetime
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -270,6 +271,29 @@ class Closing(AloneOfTwo):
         thread.join()
         self.assertIsInstance(raised[0], cgx.CgxError)
         self.assertLess(time.monotonic() - began, 20)
+
+
+class AtExit(WithDaemon):
+    CLOSES = """
+import atexit, threading, cgx
+session = cgx.Session(socket={socket!r}, job="test")
+communicator = session.communicator("world")
+
+def refuse(_):
+    raise RuntimeError("can't create new thread at interpreter shutdown")  # as Python 3.12
+
+@atexit.register
+def end():
+    threading.Thread.start = refuse
+    communicator.close()
+    session.close()
+    print("closed")
+"""
+
+    def test_a_communicator_closes_where_no_thread_can_be_begun(self):
+        ended = subprocess.run([sys.executable, "-c", self.CLOSES.format(socket=self.daemon.socket)], capture_output=True,
+                               text=True, timeout=60)
+        self.assertEqual((ended.stdout, ended.stderr), ("closed\n", ""))
 
 
 class DaemonsTimeout(AloneOfTwo):

@@ -48,10 +48,16 @@ def in_slices(wait: Callable[[int], int], timeout_ms: int) -> int:
             return code
 
 
+def _is_main_and_runs() -> bool:
+    """Not at exit, where a handler (atexit) runs when the main thread counts as ended: Python 3.12 begins no thread there."""
+    main = threading.main_thread()
+    return threading.current_thread() is main and main.is_alive()
+
+
 class Beside:
     """A call in a thread of its own; what it asks back runs in the thread that waits for it.
 
-    Of another thread than the main one it is an ordinary call.
+    Of another thread than the main one, and at exit, it is an ordinary call.
     """
 
     def __init__(self, call: Callable[["Beside"], object]):
@@ -71,7 +77,7 @@ class Beside:
         """
         self._meanwhile = meanwhile
         try:
-            return self._run_here() if threading.current_thread() is not threading.main_thread() else self._run_beside()
+            return self._run_beside() if _is_main_and_runs() else self._run_here()
         finally:
             self._meanwhile = None  # what it holds must not live until the owner's next call
 
