@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import random
 import runpy
+import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -108,6 +110,40 @@ class Misuse(unittest.TestCase):
             cgx.example.check(argparse.Namespace(**{**right, **wrong}), said.append)
             with self.subTest(wrong):
                 self.assertEqual([text in each for each in said], [True] if text else [])
+
+
+class Interface(unittest.TestCase):
+    """That the example names to gloo."""
+
+    ADDRESSES = """
+ip link set lo up
+for number in $(seq 1 200); do echo "address add 10.9.0.$number/24 dev lo"; done | ip -batch -
+ip address add 10.9.1.1/24 dev lo label lo:second
+exec "$0" -c 'import cgx.example
+for host in ("127.0.0.1", "10.9.0.1", "10.9.0.200", "10.9.1.1", "10.20.0.1", "::1", "nowhere.invalid"):
+    print(cgx.example.interface_towards(host))'
+"""
+
+    def test_of_any_of_its_addresses(self):
+        """In a network of its own, in which nothing else is reached."""
+        if shutil.which("unshare") is None or subprocess.run(["unshare", "-rn", "ip", "link"], capture_output=True).returncode != 0:
+            self.skipTest("no network namespace can be made here")
+        done = subprocess.run(["unshare", "-rn", "sh", "-c", self.ADDRESSES, sys.executable], capture_output=True, text=True)
+        self.assertEqual(done.stdout.split(), ["lo"] * 4 + ["None"] * 3, done.stderr)
+
+    def test_that_is_named_already_stays(self):
+        with mock.patch.dict(os.environ, GLOO_SOCKET_IFNAME="mine"), \
+             mock.patch.object(cgx.example, "interface_towards", side_effect=AssertionError("nobody wants to know")):
+            cgx.example.name_interface("10.9.0.1")
+            self.assertEqual(os.environ["GLOO_SOCKET_IFNAME"], "mine")
+
+    def test_that_is_not_found_is_left_to_gloo(self):
+        with mock.patch.dict(os.environ):
+            os.environ.pop("GLOO_SOCKET_IFNAME", None)
+            cgx.example.name_interface("::1")
+            self.assertNotIn("GLOO_SOCKET_IFNAME", os.environ)
+            cgx.example.name_interface("127.0.0.1")
+            self.assertEqual(os.environ["GLOO_SOCKET_IFNAME"], "lo")
 
 
 class JobName(unittest.TestCase):

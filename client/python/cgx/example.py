@@ -9,6 +9,7 @@ data is a start for a script of yours.
 """
 
 import argparse
+import ctypes
 import fcntl
 import os
 import socket
@@ -22,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import cgx.torch
 
 INPUTS, HIDDEN, CLASSES, BATCH, RATE = 64, 1024, 10, 128, 0.05
-SIOCGIFADDR = 0x8915
+SIOCGIFCONF, IFREQ_BYTES = 0x8912, 40
 
 
 def batch(teacher, random):
@@ -61,26 +62,40 @@ def same_everywhere(model):
     return differs.item() == 0
 
 
+def addresses_here(way):
+    """(interface, address) of each address of this machine, second ones of an interface, too. way: a socket."""
+    ask = struct.Struct("iP")
+    size, _ = ask.unpack(fcntl.ioctl(way.fileno(), SIOCGIFCONF, ask.pack(0, 0)))
+    room = ctypes.create_string_buffer(size)
+    size, _ = ask.unpack(fcntl.ioctl(way.fileno(), SIOCGIFCONF, ask.pack(size, ctypes.addressof(room))))
+    for at in range(0, size, IFREQ_BYTES):
+        name = room[at:at + 16].partition(b"\0")[0].decode()
+        yield name.partition(":")[0], socket.inet_ntoa(room[at + 20:at + 24])  # eth0:1 names an address of eth0
+
+
 def interface_towards(host):
-    """The interface that leads to the host: torch's own exchange (gloo) asks the machine's name else, often in vain."""
+    """The interface that leads to the host: torch's own exchange (gloo) asks the machine's name else, often in vain. None
+    where it is not found (IPv6)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        way.connect((host, 9))  # nothing is sent
+        try:
+            way.connect((host, 9))  # nothing is sent
+        except OSError:
+            return None
         own = way.getsockname()[0]
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(way.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:
-                continue  # it has no address
-            if socket.inet_ntoa(answer[20:24]) == own:
-                return name
-    raise OSError(f"no interface has {own}, from where {host} is reached")
+        return next((name for name, address in addresses_here(way) if address == own), None)
+
+
+def name_interface(host):
+    name = None if "GLOO_SOCKET_IFNAME" in os.environ else interface_towards(host)
+    if name is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
 def one_rank(local_rank, options):
     if local_rank is not None:
         os.environ.update(RANK=str(options.machine * options.ranks + local_rank), MASTER_PORT=str(options.port),
                           WORLD_SIZE=str(options.machines * options.ranks), MASTER_ADDR=options.leader or "127.0.0.1")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(os.environ["MASTER_ADDR"]))
+    name_interface(os.environ["MASTER_ADDR"])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     same = same_everywhere(train(options.steps))
