@@ -16,15 +16,21 @@ std::vector<CodecSpec> default_menu() {
           {.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512}};
 }
 
-std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<CodecSpec>& menu) {
+std::vector<CodecSpec> uniform_levels(const Policy& policy, const std::vector<CodecSpec>& menu) {
   std::vector<CodecSpec> levels = {policy.default_codec};
   for (const CodecSpec& each : menu) {
     const bool known = std::find(levels.begin(), levels.end(), each) != levels.end();
-    // Pieces of a cut tensor are counted in buckets.
-    const bool fits = policy.segment_bytes == 0 || each.bucket == policy.default_codec.bucket;
     const bool weaker = weight_of(each) > weight_of(policy.default_codec);
-    if (!known && fits && weaker) levels.push_back(each);
+    if (!known && weaker) levels.push_back(each);
   }
+  return levels;
+}
+
+std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<CodecSpec>& menu) {
+  std::vector<CodecSpec> levels = uniform_levels(policy, menu);
+  if (policy.segment_bytes == 0) return levels;
+  const uint32_t bucket = policy.default_codec.bucket;
+  std::erase_if(levels, [bucket](const CodecSpec& each) { return each.bucket != bucket; });
   return levels;
 }
 

@@ -16,6 +16,9 @@ namespace cgx::scheduler {
 std::vector<CodecSpec> default_menu();
 // What tensors may take whose codec the policy's default decides: that one first, and those of the
 // menu that send more bytes.
+std::vector<CodecSpec> uniform_levels(const Policy& policy, const std::vector<CodecSpec>& menu);
+// Those that the pieces of one plan may have side by side: pieces of a cut tensor are counted in
+// buckets, and a tensor is cut as its policy's codec has it.
 std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<CodecSpec>& menu);
 
 struct PlannerQuestion {

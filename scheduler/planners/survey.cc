@@ -50,7 +50,7 @@ struct Surveyor::State {
   // first: of plans without times it is tried first.
   void add_uniform() {
     const Policy& policy = question.running->policy;
-    std::vector<CodecSpec> levels = levels_under(policy, menu);
+    std::vector<CodecSpec> levels = uniform_levels(policy, menu);
     std::stable_sort(levels.begin(), levels.end(), is_stronger);
     for (const CodecSpec& level : levels) {
       Policy uniform = policy;

@@ -403,6 +403,23 @@ TEST(Survey, NamesTheBypassFirstWhereOnlyACompressedPlanWasSeen) {
   for (const Candidate& candidate : later->candidates) EXPECT_FALSE(candidate.bypass);
 }
 
+TEST(Survey, NamesWeakerCodecsWithOtherBucketsThoughTensorsAreCut) {
+  Policy policy = Job::auto_policy();
+  policy.segment_bytes = 256 * 1024;
+  policy.default_codec.bucket = 1024;
+  Job job(policy);
+  Policy fixed = policy;
+  fixed.mode = PlanMode::kFixed;
+  const auto four = make_plan({*job.table, fixed, 1, 1, job.order, 2});
+  ASSERT_TRUE(four.ok());
+  job.running = job.facts_of(four->groups);
+  const SurveyPtr survey = survey_of(job.question({*job.costs, {0.1, 20'000}, 0}));
+  std::vector<std::string> names;
+  for (const Candidate& candidate : survey->candidates) names.push_back(candidate.name);
+  EXPECT_NE(std::find(names.begin(), names.end(), "fp32"), names.end());
+  EXPECT_NE(std::find(names.begin(), names.end(), "maxmin:8,bucket=512"), names.end());
+}
+
 TEST(Survey, KeepsToTheMenuAndTheRules) {
   Policy policy = Job::auto_policy();
   policy.menu = {MeasuredJob::kRaw};
