@@ -357,6 +357,7 @@ Result<PlanAgreement::PlanPtr> Communicator::reserve(const FactsPtr& facts) {
   const Share share = port_.plan_share();
   auto prepared = PreparedPlan::create(facts, pool_, steps_.residuals().bytes_missing(*facts),
                                        share.left_for(members_.holder));
+  if (prepared.ok()) steps_.hold_residuals_for(*facts);
   const Status& status = prepared.status();
   if (status.code() != StatusCode::kRESOURCE_EXHAUSTED) return prepared;
   return Status(status.code(), status.message() + "; " + share.text(members_.holder));

@@ -114,6 +114,7 @@ class StepRunner {
   bool closed_differently() const { return closed_differently_; }
   const PlanPtr& plan() const { return plan_; }
   const Residuals& residuals() const { return residuals_; }
+  void hold_residuals_for(const PlanFacts& facts) { residuals_.hold_for(facts); }
   // Of another communicator's life. REQUIRES: no plan is installed.
   void begin_with(KeptResiduals kept) {
     borrowed_ = kept.mark;

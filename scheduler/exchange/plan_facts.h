@@ -31,7 +31,9 @@ struct TensorResidual {
   bool filled = false;   // some step's error was confirmed
   bool emptied = false;  // what the confirmed slot holds was taken up: it counts as zeros
   bool written = false, drained = false;
-  std::weak_ptr<const void> wanted_by;  // MadeMemory::runs of the last plan, which may be back
+  // MadeMemory::runs: of the last plan that wanted it and may be back; of one that is prepared and
+  // found it here.
+  std::weak_ptr<const void> wanted_by, counted_on_by;
   bool touched() const { return written || drained; }
 };
 

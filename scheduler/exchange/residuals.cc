@@ -30,6 +30,10 @@ uint64_t bytes_if(const Plan& plan, const TensorTable& table, Predicate counts) 
   return bytes;
 }
 
+bool is_held(const TensorResidual& residual) {
+  return !residual.wanted_by.expired() || !residual.counted_on_by.expired();
+}
+
 }  // namespace
 
 void Residuals::prepare(const PlanFacts& facts, const Site& site) {
@@ -56,15 +60,22 @@ void Residuals::prepare(const PlanFacts& facts, const Site& site) {
   release_unwanted();
 }
 
+void Residuals::hold_for(const PlanFacts& facts) {
+  if (empty() || facts.made == nullptr || facts.table != table_) return;
+  for_each_feedback(facts.plan, *facts.table, [&](uint32_t tensor, const TensorDesc&) {
+    if (slots_[tensor].memory) slots_[tensor].counted_on_by = facts.made->runs;
+  });
+}
+
 // But for those whose plan may be back, as in a trial: nobody makes them again then.
 void Residuals::release_unwanted() {
   held_ = false;
   for (Slots& slots : slots_) {
     if (!slots.memory || slots.wanted || slots.filled || slots.written) continue;
-    if (slots.wanted_by.expired()) {
-      release(slots);
-    } else {
+    if (is_held(slots)) {
       held_ = true;
+    } else {
+      release(slots);
     }
   }
 }
@@ -197,7 +208,7 @@ void Residuals::commit() {
 
 void Residuals::commit(Slots& slots) {
   if (slots.drained) {
-    const bool stays = slots.wanted || !slots.wanted_by.expired();
+    const bool stays = slots.wanted || is_held(slots);
     if (!stays) return release(slots);
     slots.filled = slots.drained = false;
     slots.emptied = true;

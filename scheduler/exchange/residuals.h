@@ -5,7 +5,8 @@
 // that asks for feedback, goes by the tensor's name and survives regrouping and other tables: which
 // tensor had which number before is found out where plans are made. A tensor that leaves feedback
 // drains: what it holds is added to its next step once more, and then its memory goes, unless the
-// last plan that wanted it is still prepared: a trial's, or the one beside it. Each slot is in the
+// last plan that wanted it is still prepared (a trial's, or the one beside it), or one that found
+// it here. Each slot is in the
 // gradient unit (loss scale / learning rate) of the step that wrote it. Owned by one communicator,
 // or kept for the next one of its name (residual_store.h).
 #pragma once
@@ -37,6 +38,9 @@ class Residuals {
   // Takes slots (zero) for the plan's feedback tensors that have none yet: those made with the
   // plan, or new ones.
   void prepare(const PlanFacts& facts, const Site& site);
+  // What is here of the plan's feedback tensors stays as long as the plan is prepared: nobody has
+  // made it once more.
+  void hold_for(const PlanFacts& facts);
   bool has(uint32_t tensor) const { return tensor < slots_.size() && slots_[tensor].memory; }
   // By tensor of table(): which stay here under the plan in force; empty: none.
   std::vector<bool> lasting() const;

@@ -280,6 +280,30 @@ TEST_F(OneTensor, StaysForThePlanBesideATrialThatWantsIt) {
   }
 }
 
+// It was asked for while a trial's plan was in force, and takes force when the trial is over.
+TEST_F(OneTensor, StaysForAPlanThatFoundItHere) {
+  auto tried = std::make_unique<PlanFacts>(made_with(with, host));
+  residuals.prepare(*tried, host.site);
+  const SiteResidual* const memory = residuals.memory(0);
+  auto next = std::make_unique<PlanFacts>(with);
+  next->made = std::make_shared<MadeMemory>();  // with nothing in it
+  next->made->runs = next->made;
+  residuals.hold_for(*next);
+  residuals.mark_written(0, 1.0);
+  residuals.prepare(without, host.site);
+  tried.reset();
+  residuals.commit();
+  residuals.mark_drained(0);
+  residuals.commit();
+  residuals.prepare(*next, host.site);
+  EXPECT_EQ(residuals.memory(0), memory) << "else it is made where gradients move";
+  residuals.hold_for(*next);
+  residuals.prepare(without, host.site);
+  next.reset();
+  residuals.commit();
+  EXPECT_FALSE(residuals.has(0)) << "that plan has gone, too";
+}
+
 TEST_F(OneTensor, ThatADroppedStepWasTheFirstToWriteLosesItsResidualsWithIt) {
   residuals.prepare(with, host.site);
   residuals.mark_written(0, 1.0);
