@@ -77,8 +77,8 @@ class Awaiting:
             self._says_after = 2 * waited
             missing = missing_where_this_rank_speaks(self._group, self._name)
             if missing:
-                _say(f"cgx: communicator {self._communicator} has waited {waited:.0f} s for {ranks_named(missing)}: ranks join at "
-                     "the end of their first backward pass")
+                _say(f"cgx: communicator {self._communicator} has waited {waited:.0f} s for {ranks_named(missing)}: "
+                     "ranks join at the end of a backward pass")
 
 
 def _say(line):

@@ -121,7 +121,7 @@ class HookState:
         return scaler.get_scale() / rate if rate > 0 else None
 
     announce: whether rank 0 says on standard error what joined, and warns (SignalLossWarning) of layers of which little is
-    sent, and whether the first rank that has come says after 5 s who has not; default yes, unless $CGX_QUIET is 1.
+    sent, and whether of the ranks that have come the lowest says after 5 s who has not; default yes, unless $CGX_QUIET is 1.
 
     A pass whose results hold an Inf or NaN counts as dropped on all ranks, where a layer has error feedback: whoever scales
     losses skips its update.
@@ -445,17 +445,10 @@ class HookState:
         if self._ranks != ():
             self.process_group, self._ranks = group_of(self._ranks), ()
             self._group = reference_to(self.process_group)
-        parameters = [parameter for part in self._first_pass for parameter in part.tensors]
-        self._find_model(parameters)
-        names = self._names
-        if self._model is None and not names and are_hidden():
-            warnings.warn(f"cgx.torch finds no model of hook state {self.name}, as gc.freeze() hides those made before: layers are "
-                          "named parameter.0, ..., so no policy is for them by name. Give HookState its model", stacklevel=2)
-        if self._model is not None and not all(id(parameter) in names for parameter in parameters):
-            names = names_of(self._model())
         try:
             introduce(self.process_group, self._attempt, self._passes)
             with self._telling_others():
+                names = self._names_of_layers()
                 self._check_group()
                 for part in self._first_pass:
                     check_bucket(part)
@@ -467,6 +460,16 @@ class HookState:
             count_attempt(self.process_group, self.name)
         self._exchange, self._left, self._step = exchange, None, self._passes
         self._telling.joined(exchange.communicator)
+
+    def _names_of_layers(self):
+        parameters = [parameter for part in self._first_pass for parameter in part.tensors]
+        self._find_model(parameters)
+        if self._model is None and not self._names and are_hidden():
+            warnings.warn(f"cgx.torch finds no model of hook state {self.name}, as gc.freeze() hides those made before: layers are "
+                          "named parameter.0, ..., so no policy is for them by name. Give HookState its model", stacklevel=3)
+        if self._model is not None and not all(id(parameter) in self._names for parameter in parameters):
+            return names_of(self._model())
+        return self._names
 
     def _check_those_of(self, parameters):
         try:
