@@ -217,11 +217,18 @@ class Complex(torch.nn.Module):
 
 
 def complex_parameters():
-    """Of a torch whose DistributedDataParallel takes them."""
+    """Of a torch whose DistributedDataParallel takes them. Some hand over complex buckets, which are refused by name."""
     torch.manual_seed(0)
     net = Complex()
     ours, theirs = (DistributedDataParallel(each, init_sync=False) for each in (net, copy.deepcopy(net)))
-    cgx.torch.register(ours)
+    state, types = cgx.torch.register(ours), []
+    handed_over = state.on_bucket
+    state.on_bucket = lambda bucket: (types.append(bucket.buffer().dtype), handed_over(bucket))[1]
+    try:
+        ours(batch(0)).square().mean().backward()
+    except RuntimeError as error:
+        assert any(each.is_complex for each in types) and "complex64" in str(error), error
+        return
     for step in range(3):
         for model in (ours, theirs):
             model.zero_grad()
