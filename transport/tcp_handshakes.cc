@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 
 #include "transport/tcp_transport.h"
 
@@ -85,14 +86,24 @@ void TcpTransport::make_room(const std::string& host, int descriptor) {
   const bool few = options_.few_left && options_.few_left(descriptor);
   const auto count = std::count_if(half_open_.begin(), half_open_.end(),
                                    [&](const auto& each) { return each->host == host; });
-  if (count >= static_cast<ptrdiff_t>(options_.half_open_max)) refuse(least_likely(&host));
-  while (half_open_.size() >= (few ? kHalfOpenFew : kHalfOpenMax)) refuse(least_likely(nullptr));
+  if (count >= static_cast<ptrdiff_t>(options_.half_open_max)) refuse(least_likely(host));
+  while (half_open_.size() >= (few ? kHalfOpenFew : kHalfOpenMax)) {
+    refuse(least_likely(host_with_most()));
+  }
 }
 
-// Of that host's, or of all: the oldest that has not named a link, for tags are secret; then the
-// oldest, for who means it has proved itself in a round trip. REQUIRES: there is one.
-TcpConnection& TcpTransport::least_likely(const std::string* host) const {
-  const auto of_host = [&](const auto& each) { return host == nullptr || each->host == *host; };
+// So that one host does not push out others. REQUIRES: some connection is half open.
+std::string TcpTransport::host_with_most() const {
+  std::map<std::string, size_t> count;
+  for (const auto& each : half_open_) ++count[each->host];
+  const auto fewer = [](const auto& one, const auto& other) { return one.second < other.second; };
+  return std::max_element(count.begin(), count.end(), fewer)->first;
+}
+
+// Of that host's: the oldest that has not named a link, for tags are secret; then the oldest, for
+// who means it has proved itself in a round trip. REQUIRES: there is one.
+TcpConnection& TcpTransport::least_likely(const std::string& host) const {
+  const auto of_host = [&](const auto& each) { return each->host == host; };
   const auto nameless = std::find_if(half_open_.begin(), half_open_.end(), [&](const auto& each) {
     return each->stage == Stage::kAccepted && of_host(each);
   });

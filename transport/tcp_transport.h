@@ -145,7 +145,8 @@ class TcpTransport final : public Transport {
   void pause(Listener& listener);
   void admit(Socket socket);
   void make_room(const std::string& host, int descriptor);
-  TcpConnection& least_likely(const std::string* host) const;
+  std::string host_with_most() const;
+  TcpConnection& least_likely(const std::string& host) const;
   void connected(TcpConnection& connection);
   size_t expected(const TcpConnection& connection) const;
   void take_handshake(TcpConnection& connection);
