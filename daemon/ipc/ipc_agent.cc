@@ -21,6 +21,7 @@ constexpr size_t kInboxCapacity = 64 * 1024;
 constexpr int kAnswersPerRound = 256;
 constexpr int kAcceptsPerRound = 64;
 constexpr uint64_t kReadAgainNs = kMillisecond;
+constexpr uint64_t kLookAtWorkersNs = 1000 * kMillisecond;
 
 UniqueFd open_spare() {
   return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -86,6 +87,8 @@ int IpcAgent::do_work(uint64_t now_ns) {
 uint64_t IpcAgent::next_deadline_ns() const {
   uint64_t deadline = paused_ ? now_ns_ + Admission::kLookAgainNs : kNever;
   if (reading_paused_) deadline = std::min(deadline, now_ns_ + kReadAgainNs);
+  // Nobody says when a worker has ended.
+  if (!shown_workers_.holders().empty()) deadline = std::min(deadline, now_ns_ + kLookAtWorkersNs);
   for (const auto& [serial, connection] : connections_) {
     deadline = std::min(deadline, connection->deadline_ns());
   }
