@@ -27,6 +27,22 @@ Policy starting_policy(const Policy& policy) {
   return starting;
 }
 
+// Pieces of a cut tensor are counted in other buckets from then on: each border goes to the next
+// bucket's, and a piece of which nothing is left goes.
+void count_in_buckets_of(const CodecSpec& spec, Segment& segment, const TensorTable& table) {
+  const uint64_t before = std::exchange(segment.spec, spec).bucket;
+  if (before == spec.bucket) return;
+  const auto border = [&](uint64_t bucket) {
+    return (bucket * before + spec.bucket - 1) / spec.bucket;
+  };
+  const bool to_the_end = segment.buckets == Segment::kToTheEnd;
+  const uint64_t end = to_the_end ? 0 : border(segment.first_bucket + segment.buckets);
+  segment.first_bucket = border(segment.first_bucket);
+  if (to_the_end) return;
+  segment.buckets = end - segment.first_bucket;
+  segment.buckets = bucket_count(segment, table);  // the last one may not have been full
+}
+
 // The groups with the ceiling of each tensor, where the policy's default decides and it is
 // compressed at all. Where nobody searches ceilings a tensor keeps what is weaker than its own.
 std::vector<Group> groups_under_ceilings(const PlanQuestion& question, const Decisions& decisions) {
@@ -37,14 +53,11 @@ std::vector<Group> groups_under_ceilings(const PlanQuestion& question, const Dec
       const CodecSpec& ceiling = question.ceilings[segment.tensor];
       const bool searched = question.policy.ceilings != CeilingPlanner::kpolicy;
       const CodecSpec spec = searched ? ceiling : weaker_of(segment.spec, ceiling);
-      const uint64_t bucket_before = std::exchange(segment.spec, spec).bucket;
-      if (bucket_before == spec.bucket) continue;  // else pieces stay what they are, or are refused
-      segment.first_bucket = segment.first_bucket * bucket_before / spec.bucket;
-      if (segment.buckets == Segment::kToTheEnd) continue;
-      segment.buckets = segment.buckets * bucket_before / spec.bucket;
-      segment.buckets = bucket_count(segment, *question.table);  // the last one was not full
+      count_in_buckets_of(spec, segment, *question.table);
     }
+    std::erase_if(group.segments, [](const Segment& segment) { return segment.buckets == 0; });
   }
+  std::erase_if(groups, [](const Group& group) { return group.segments.empty(); });
   return groups;
 }
 

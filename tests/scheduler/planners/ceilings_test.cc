@@ -246,6 +246,38 @@ TEST(Ceilings, OfATensorInPiecesMayHaveSmallerBuckets) {
   EXPECT_EQ((*exact)->spec_of(0).codec, 0);
 }
 
+// The search has kept a weaker codec, whose buckets do not fill the larger ones: 5,001 of them.
+TEST(Ceilings, OfATensorInPiecesMayHaveLargerBuckets) {
+  constexpr CodecSpec kWeaker{.codec = 3, .bits = 8, .bucket = 512};
+  const auto table = std::make_shared<TensorTable>(
+      TensorTable{{.name = "weight", .elements = 512 * 5001, .shape = {512 * 5001}}});
+  for (const CodecSpec& ceiling : {CodecSpec{.codec = 3, .bits = 4, .bucket = 1024},
+                                   CodecSpec{.codec = 12, .bucket = 65536, .amount = 0.01f}}) {
+    PlanQuestion question{.table = table,
+                          .policy = {},
+                          .epoch = 1,
+                          .policy_version = 1,
+                          .order = reverse_registration(1),
+                          .machines = 2,
+                          .slab_bytes = 1 << 20};
+    question.policy.segment_bytes = 384 * 1024;
+    question.policy.default_codec = kWeaker;
+    const Result<FactsPtr> running = make_facts(question);
+    ASSERT_TRUE(running.ok()) << running.status().to_string();
+    ASSERT_GT((*running)->places[0].size(), 10u);
+    question.policy.default_codec = ceiling;
+    question.policy.mode = PlanMode::kAuto;
+    question.policy.ceilings = CeilingPlanner::klayerwise;
+    question.epoch = 2;
+    question.groups = (*running)->plan.groups;
+    question.ceilings = {ceiling};
+    question.under_new_ceilings = true;
+    const Result<FactsPtr> under = make_facts(question);
+    ASSERT_TRUE(under.ok()) << under.status().to_string();
+    EXPECT_EQ((*under)->spec_of(0), ceiling);
+  }
+}
+
 TEST(Ceilings, NameWhatIsWrongWithAPolicy) {
   Policy policy;
   EXPECT_TRUE(check_ceilings(policy).ok());
