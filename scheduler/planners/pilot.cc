@@ -398,7 +398,7 @@ void Pilot::settle() {
   accept(samples_);
   at_rest_ = false;
   windows_off_ = steps_off_ = windows_faster_ = 0;
-  calm_for_ = 0;
+  calm_for_ = usual_for_ = 0;
   window_.clear();
   told_of_faster_link_ = false;
   warming_ = pace_.warm_up;

@@ -218,7 +218,8 @@ class Pilot {
   uint32_t resting_ = 0, rest_ = 0;  // so many before it looks again: this time, the next
   uint32_t resting_plain_ = 0;       // likewise, where the change is plain
   uint32_t unrest_ = 0;              // how often searches followed each other closely
-  uint32_t calm_for_ = 0;            // steps in a row that were not plainly off
+  uint32_t calm_for_ = 0;            // steps in a row that were not plainly off, but for pauses
+  uint32_t usual_for_ = 0;           // likewise, since the last pause
   uint32_t calm_most_ = 0;           // the most of them since the last search began
   bool chosen_in_unrest_ = false;    // the plan that runs
   std::vector<PlanNote> notes_;

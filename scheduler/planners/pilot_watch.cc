@@ -15,6 +15,7 @@ constexpr int kWindowsOff = 2, kStepsOff = 5;  // in a row
 constexpr int kWindowsOffByLoad = 6;           // likewise: other programs come and go
 constexpr double kPlainlyFaster = 0.5;         // of what a byte took
 constexpr int kWindowsToKnow = 3;              // what one takes
+constexpr uint32_t kBesidesAPause = 10;        // steps between two of them, at least
 constexpr uint32_t kForgiving = 400;           // calm steps: a smaller drift is looked into again
 
 }  // namespace
@@ -57,8 +58,11 @@ void Pilot::watch(StepSample sample) {
 // A lone step that is off is a pause of the trainer's: a checkpoint, an evaluation, a slow batch.
 // It does not count, and the steps on both sides of it are in a row.
 void Pilot::count_calm() {
-  if (std::abs(steps_off_) > 1) calm_for_ = 0;
-  if (steps_off_ != 0) return;
+  if (steps_off_ != 0) {
+    if (std::exchange(usual_for_, 0) < kBesidesAPause) calm_for_ = 0;
+    return;
+  }
+  ++usual_for_;
   calm_most_ = std::max(calm_most_, ++calm_for_);
   if (calm_for_ % kForgiving == 0) drift_ = std::max(kDriftMin, drift_ / kDriftTimes);
 }

@@ -536,6 +536,24 @@ TEST(Pilot, IsNotMadeRestlessByPauses) {
   EXPECT_EQ(job.running(), kFour) << "a small gain, in calm times; " << job.verdicts();
 }
 
+// Every second step, or every third, is no pause: who has the cores then is not known.
+TEST(Pilot, TakesNoCalmFromStepsBetweenOnesThatAreOff) {
+  for (const uint64_t every : {2, 3, 8}) {
+    PlayedJob job;
+    job.take_times(100, 120);
+    job.play(300);
+    job.pauses_every = every;
+    job.pause_ns = 300;
+    job.take_times(200, 100);
+    job.play(500);
+    job.take_times(40, 80);
+    job.play(500);
+    job.take_times(60, 0.92 * 60);
+    job.play(500);
+    EXPECT_NE(job.running(), kFour) << "of " << every << "; " << job.verdicts();
+  }
+}
+
 TEST(Pilot, IsNotHurriedByLoad) {
   PlayedJob job;
   job.play(120);
