@@ -160,7 +160,15 @@ Result<std::vector<PlanEntry>> parse_plan_history(std::string_view text) {
   return entries;
 }
 
-// A communicator's epochs grow; the next one of its name begins again.
+// A communicator's epochs grow, and so do the steps of its plans; the next one of its name begins
+// again. Its first epoch is 2 where the plan that was kept for it has been refused.
+bool begins_again(const PlanEntry& entry, const PlanEntry& last) {
+  if (entry.plan.epoch <= last.plan.epoch) return true;
+  if (entry.purpose != PlanPurpose::kCommit) return false;
+  const bool same_table = entry.plan.table_hash == last.plan.table_hash;
+  return entry.step < last.step || (entry.step == last.step && same_table);
+}
+
 PlanReplay::PlanReplay(const std::vector<PlanEntry>* history, std::string_view job,
                        std::string_view communicator, size_t earlier)
     : history_(history) {
@@ -168,8 +176,7 @@ PlanReplay::PlanReplay(const std::vector<PlanEntry>* history, std::string_view j
   std::vector<std::vector<const PlanEntry*>> each;
   for (const PlanEntry& entry : *history) {
     if (entry.job != job || entry.communicator != communicator) continue;
-    const bool begins = each.empty() || entry.plan.epoch <= each.back().back()->plan.epoch;
-    if (begins) each.emplace_back();
+    if (each.empty() || begins_again(entry, *each.back().back())) each.emplace_back();
     each.back().push_back(&entry);
   }
   if (!each.empty()) entries_ = std::move(each[earlier % each.size()]);
