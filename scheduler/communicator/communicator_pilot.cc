@@ -119,7 +119,7 @@ bool Communicator::asks_otherwise(const Status& why) {
   const bool room = why.code() == StatusCode::kRESOURCE_EXHAUSTED;
   const bool unknown =
       why.code() == StatusCode::kINVALID_ARGUMENT || why.code() == StatusCode::kUNIMPLEMENTED;
-  if (!begins_with_profile_ || !(room || unknown)) return false;
+  if (!begins_with_profile_ || !living() || !(room || unknown)) return false;
   profile_refused_ = true;
   port_.note(EventLevel::kWarning, "communicator begins without the plan kept for its name",
              {{"job", members_.job}, {"communicator", members_.name}, {"why", why.message()}});

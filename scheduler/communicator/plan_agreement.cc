@@ -108,7 +108,7 @@ void PlanAgreement::on_planned(uint64_t number, const Result<FactsPtr>& facts) {
 void PlanAgreement::refuse(Proposal& proposal, const Status& why) {
   const bool others_wait = proposal.purpose == PlanPurpose::kCommit && members_.machines() > 1;
   const std::string who = others_wait ? members_.machine_name(0) + " refuses: " : "";
-  drop(static_cast<size_t>(&proposal - proposals_.data()), {why.code(), who + why.message()});
+  on_refusal(static_cast<size_t>(&proposal - proposals_.data()), {why.code(), who + why.message()});
 }
 
 void PlanAgreement::on_prepared(uint32_t machine, const Prepared& prepared) {
@@ -119,8 +119,8 @@ void PlanAgreement::on_prepared(uint32_t machine, const Prepared& prepared) {
   if (found == proposals_.end()) return;  // dropped meanwhile
   const auto index = static_cast<size_t>(found - proposals_.begin());
   if (prepared.code != StatusCode::kOK) {
-    return drop(index,
-                {prepared.code, members_.machine_name(machine) + " refuses: " + prepared.text});
+    return on_refusal(
+        index, {prepared.code, members_.machine_name(machine) + " refuses: " + prepared.text});
   }
   found->answered[machine] = true;
   const bool all =
@@ -186,13 +186,18 @@ void PlanAgreement::forget_plan(Proposal& proposal, const Status& why) {
   proposal.answered.clear();
 }
 
-void PlanAgreement::drop(size_t index, const Status& why) {
-  const bool commit = proposals_[index].purpose == PlanPurpose::kCommit;
-  if (commit && port_.asks_otherwise(why)) {
-    forget_plan(proposals_[index], why);
-    return ask(proposals_[index].number);
+void PlanAgreement::on_refusal(size_t index, const Status& why) {
+  Proposal& proposal = proposals_[index];
+  if (proposal.purpose != PlanPurpose::kCommit || !port_.asks_otherwise(why)) {
+    return drop(index, why);
   }
+  forget_plan(proposal, why);
+  ask(proposal.number);
+}
+
+void PlanAgreement::drop(size_t index, const Status& why) {
   const Proposal proposal = take(index);
+  const bool commit = proposal.purpose == PlanPurpose::kCommit;
   // Who has committed waits, though nothing was proposed.
   const bool others_wait = proposal.plan != nullptr || commit;
   const bool tell = others_wait && !proposal.dry_run;
@@ -324,6 +329,7 @@ Status PlanAgreement::on_decided(const Decided& decided) {
   if (commit) prepared_commit_ = false;
   preparing_.erase(decided.epoch);
   const auto [plan, purpose] = take_prepared(decided);
+  if (plan != nullptr && purpose == PlanPurpose::kCommit) prepared_commit_ = false;
   if (decided.code != StatusCode::kOK) return {};
   if (plan == nullptr || purpose != decided.purpose) {
     return protocol_error("the coordinator decided epoch " + std::to_string(decided.epoch) +

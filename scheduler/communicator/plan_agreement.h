@@ -140,6 +140,7 @@ class PlanAgreement {
     std::vector<bool> answered;
     Answer answer;
   };
+  void on_refusal(size_t index, const Status& why);
   void forget_plan(Proposal& proposal, const Status& why);
   struct Preparing {
     PlanPurpose purpose;
