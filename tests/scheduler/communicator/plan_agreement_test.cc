@@ -379,6 +379,16 @@ TEST(PlanAgreement, AsksOnceMoreForACommitThatAMemberRefuses) {
   EXPECT_EQ(host.outcomes, std::vector{StatusCode::kOK});
 }
 
+TEST(PlanAgreement, AsksForNothingElseWhenItEnds) {
+  Machine host(0);
+  host.asks_once_more = true;
+  PlanAgreement agreement(host.members, host);
+  agreement.propose(PlanPurpose::kCommit, /*dry_run=*/false, 0, host.question(), host.told());
+  agreement.end({StatusCode::kRESOURCE_EXHAUSTED, "a rank registers too much"});
+  EXPECT_EQ(host.outcomes, std::vector{StatusCode::kRESOURCE_EXHAUSTED});
+  EXPECT_EQ(host.proposals.size(), 2u) << "one for each other machine";
+}
+
 TEST(PlanAgreement, FreesWhatIsAskedForOtherwise) {
   Machine host(1);
   PlanAgreement agreement(host.members, host);
@@ -390,6 +400,7 @@ TEST(PlanAgreement, FreesWhatIsAskedForOtherwise) {
               {.epoch = 1, .code = StatusCode::kSUPERSEDED, .purpose = PlanPurpose::kPlanner})
           .ok());
   EXPECT_EQ(agreement.reserved_bytes(nullptr), 0u);
+  EXPECT_EQ(agreement.undecided_since_ns(), 0u) << "the next one has its own time";
   agreement.on_prepare(host.proposal(2));
   ASSERT_TRUE(agreement.on_decided({.epoch = 2, .purpose = PlanPurpose::kCommit}).ok());
   EXPECT_EQ(host.installed, 2u);

@@ -109,5 +109,21 @@ TEST(PlanReplay, FollowsTheEntriesOfItsCommunicator) {
   EXPECT_TRUE(PlanReplay(&history, "job", "dp", 1).next_commit(hash, 3).ok()) << "once more";
 }
 
+// The second run's first plan, which was kept for the name, was refused: its commit has epoch 2.
+TEST(PlanReplay, TellsRunsApartWhoseEpochsGoOn) {
+  std::vector<PlanEntry> history = {some_entry("dp", 3), some_entry("dp", 3)};
+  history[0].plan.epoch = 1;
+  history[1].plan.epoch = 2;
+  const uint64_t hash = history[0].plan.table_hash;
+  for (const size_t run : {0, 1}) {
+    PlanReplay replay(&history, "job", "dp", run);
+    const Result<const PlanEntry*> first = replay.next_commit(hash, 3);
+    ASSERT_TRUE(first.ok()) << "run " << run;
+    EXPECT_EQ((*first)->plan.epoch, run + 1);
+    replay.advance();
+    EXPECT_EQ(replay.next(), nullptr) << "run " << run;
+  }
+}
+
 }  // namespace
 }  // namespace cgx::scheduler

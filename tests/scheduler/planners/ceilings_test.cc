@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <tuple>
 
 #include "kernels/codec.h"
 #include "scheduler/planners/plan_question.h"
@@ -251,8 +252,12 @@ TEST(Ceilings, OfATensorInPiecesMayHaveLargerBuckets) {
   constexpr CodecSpec kWeaker{.codec = 3, .bits = 8, .bucket = 512};
   const auto table = std::make_shared<TensorTable>(
       TensorTable{{.name = "weight", .elements = 512 * 5001, .shape = {512 * 5001}}});
-  for (const CodecSpec& ceiling : {CodecSpec{.codec = 3, .bits = 4, .bucket = 1024},
-                                   CodecSpec{.codec = 12, .bucket = 65536, .amount = 0.01f}}) {
+  const CodecSpec four{.codec = 3, .bits = 4, .bucket = 1024};
+  const CodecSpec sparse{
+      .codec = 12, .flags = CodecSpec::kFeedback, .bucket = 65536, .amount = 0.01f};
+  for (const auto& [codec, planner, ceiling] :
+       {std::tuple(four, CeilingPlanner::klayerwise, four),
+        std::tuple(sparse, CeilingPlanner::kgravac, exact_for(sparse))}) {
     PlanQuestion question{.table = table,
                           .policy = {},
                           .epoch = 1,
@@ -265,9 +270,9 @@ TEST(Ceilings, OfATensorInPiecesMayHaveLargerBuckets) {
     const Result<FactsPtr> running = make_facts(question);
     ASSERT_TRUE(running.ok()) << running.status().to_string();
     ASSERT_GT((*running)->places[0].size(), 10u);
-    question.policy.default_codec = ceiling;
+    question.policy.default_codec = codec;
     question.policy.mode = PlanMode::kAuto;
-    question.policy.ceilings = CeilingPlanner::klayerwise;
+    question.policy.ceilings = planner;
     question.epoch = 2;
     question.groups = (*running)->plan.groups;
     question.ceilings = {ceiling};
