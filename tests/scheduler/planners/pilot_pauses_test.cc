@@ -1,4 +1,4 @@
-// Mode auto beside a trainer that pauses now and then: for a checkpoint, an evaluation, a slow batch.
+// Mode auto beside a trainer that pauses now and then: for a checkpoint, an evaluation, a batch.
 #include "tests/scheduler/planners/played_job.h"
 
 namespace cgx::scheduler {
