@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string_view>
 #include <thread>
@@ -206,11 +207,17 @@ Status Worker::greet(uint64_t until_ns) {
   return {};
 }
 
-// Nobody waits for it: it ends when its socket closes, or is ended.
+Worker::Worker(const WorkerOptions& options, std::string visible)
+    : options_(options), visible_(std::move(visible)) {
+  if (place() != nullptr) place()->ends = false;  // the same one, tried anew
+}
+
+// Nobody waits for it: it ends when its socket closes, or is ended. Its place is taken until then.
 Worker::~Worker() {
   socket_.reset();
+  if (place() != nullptr) place()->ends = true;
   if (pid_ == 0) return;
-  std::thread([pid = pid_, pidfd = std::move(pidfd_)] {
+  std::thread([pid = pid_, pidfd = std::move(pidfd_), place = place()] {
     if (!readable(pidfd.get(), kAnswersWithinMs)) ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
   }).detach();
@@ -434,16 +441,17 @@ std::shared_ptr<Mutex> Workers::gate(const WorkerOptions& of) {
   });
   Entry* known = find(of);
   if (known == nullptr) {
-    known = &entries_.emplace_back(
-        Entry{of.uid, of.job, of.device, {}, std::make_shared<Mutex>(), {}, false});
+    known = &entries_.emplace_back(Entry{of.uid, of.job, of.device, {}, std::make_shared<Mutex>()});
   }
   return known->starting;
 }
 
-scheduler::Share Workers::share_beside(const Entry* own) const {
+scheduler::Share Workers::share_beside(const WorkerPlace* own) {
+  std::erase_if(places_, [](const auto& each) { return each.expired(); });
   scheduler::Share share("limits.gpu_workers", most_);
-  for (const Entry& each : entries_) {
-    if (&each != own && (each.starts || !each.worker.expired())) share.add(each.holder);
+  for (const auto& each : places_) {
+    const std::shared_ptr<WorkerPlace> place = each.lock();
+    if (place != nullptr && place.get() != own) share.add(place->holder);
   }
   return share;
 }
@@ -453,20 +461,31 @@ scheduler::Share Workers::share() {
   return share_beside(nullptr);
 }
 
-Status Workers::begin_start(const WorkerOptions& of) {
-  const MutexLock lock(mutex_);
-  Entry* const own = find(of);
-  CGX_RETURN_IF_ERROR(share_beside(own).check(of.holder));
-  own->holder = of.holder;
-  own->starts = true;
-  return {};
+bool Workers::some_end(const WorkerPlace* own) const {
+  return std::any_of(places_.begin(), places_.end(), [own](const auto& each) {
+    const std::shared_ptr<WorkerPlace> place = each.lock();
+    return place != nullptr && place.get() != own && place->ends;
+  });
 }
 
-void Workers::end_start(const WorkerOptions& of, const Result<std::shared_ptr<Worker>>& worker) {
-  const MutexLock lock(mutex_);
-  Entry* const own = find(of);
-  own->starts = false;
-  if (worker.ok()) own->worker = *worker;
+// `own`: of the worker that the new one follows.
+Result<std::shared_ptr<WorkerPlace>> Workers::take_place(const std::string& holder,
+                                                         const WorkerPlace* own) {
+  constexpr int kLookAgainMs = 10;
+  Status room;
+  for (int ms = 0; ms <= kAnswersWithinMs; ms += kLookAgainMs) {
+    if (ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(kLookAgainMs));
+    const MutexLock lock(mutex_);
+    room = share_beside(own).check(holder);
+    if (room.ok()) {
+      auto place = std::make_shared<WorkerPlace>();
+      place->holder = holder;
+      places_.push_back(place);
+      return place;
+    }
+    if (!some_end(own)) break;
+  }
+  return room;
 }
 
 Result<std::shared_ptr<Worker>> Workers::of(WorkerOptions wanted) {
@@ -480,9 +499,12 @@ Result<std::shared_ptr<Worker>> Workers::of(WorkerOptions wanted) {
   if (running != nullptr && running->alive() && !running->over()) return running;
   if (running != nullptr) running->see_off();
   wanted.program = program_;
-  CGX_RETURN_IF_ERROR(begin_start(wanted));
+  const WorkerPlace* const before = running != nullptr ? running->place().get() : nullptr;
+  CGX_ASSIGN_OR_RETURN(wanted.place, take_place(wanted.holder, before));
   Result<std::shared_ptr<Worker>> worker = Worker::start(wanted);
-  end_start(wanted, worker);
+  if (!worker.ok()) return worker;
+  const MutexLock lock(mutex_);
+  find(wanted)->worker = *worker;
   return worker;
 }
 

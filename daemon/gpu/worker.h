@@ -23,12 +23,19 @@
 
 namespace cgx::daemon::gpu {
 
+// A worker's share of limits.gpu_workers, until its process is gone.
+struct WorkerPlace {
+  std::string holder;
+  std::atomic<bool> ends{false};  // nobody uses the worker any more
+};
+
 struct WorkerOptions {
   std::string program;  // cgxd-gpu
   std::string job;
   uint32_t uid = 0;
   std::string holder;  // whose share it takes (daemon/base/holder.h)
   wire::DeviceId device{};
+  std::shared_ptr<WorkerPlace> place = {};  // Workers fill it in
 };
 
 // Memory of frames on their way to and from a GPU, in blocks that grow with the plans.
@@ -95,12 +102,12 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void see_off();             // once it is over: waits until it is gone, or for 5 s
   std::string death() const;  // "cgxd-gpu (process 7, GPU ...) of job 'a' was killed by signal 9"
   const wire::DeviceId& device() const { return options_.device; }
+  const std::shared_ptr<WorkerPlace>& place() const { return options_.place; }
   scheduler::GpuSnapshot shown() const;  // without its arenas
   std::string name() const;
 
  private:
-  Worker(const WorkerOptions& options, std::string visible)
-      : options_(options), visible_(std::move(visible)) {}
+  Worker(const WorkerOptions& options, std::string visible);
   static Result<std::shared_ptr<Worker>> start_seeing(const WorkerOptions& options,
                                                       const std::string& visible,
                                                       uint64_t until_ns);
@@ -178,10 +185,10 @@ class Workers {
  public:
   explicit Workers(std::string program = {}, uint32_t most = UINT32_MAX)
       : program_(std::move(program)), most_(most) {}
-  // The running one, or a new one, of this program. Waits while it starts. RESOURCE_EXHAUSTED where
-  // there are as many as there may be.
+  // The running one, or a new one, of this program. Waits while it starts, and where there are as
+  // many as there may be, while some of them end. RESOURCE_EXHAUSTED where none does.
   Result<std::shared_ptr<Worker>> of(WorkerOptions wanted);
-  scheduler::Share share();  // of those there are or that start
+  scheduler::Share share();  // of processes: that start, run or end
 
  private:
   struct Entry {
@@ -190,19 +197,19 @@ class Workers {
     wire::DeviceId device;
     std::weak_ptr<Worker> worker;
     std::shared_ptr<Mutex> starting;
-    std::string holder;
-    bool starts = false;
   };
   std::shared_ptr<Mutex> gate(const WorkerOptions& of);
   Entry* find(const WorkerOptions& of) CGX_REQUIRES(mutex_);
-  scheduler::Share share_beside(const Entry* own) const CGX_REQUIRES(mutex_);
-  Status begin_start(const WorkerOptions& of);
-  void end_start(const WorkerOptions& of, const Result<std::shared_ptr<Worker>>& worker);
+  scheduler::Share share_beside(const WorkerPlace* own) CGX_REQUIRES(mutex_);
+  bool some_end(const WorkerPlace* own) const CGX_REQUIRES(mutex_);
+  Result<std::shared_ptr<WorkerPlace>> take_place(const std::string& holder,
+                                                  const WorkerPlace* own);
 
   const std::string program_;  // empty: beside this one
   const uint32_t most_;
   Mutex mutex_;
   std::vector<Entry> entries_ CGX_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<WorkerPlace>> places_ CGX_GUARDED_BY(mutex_);
 };
 
 }  // namespace cgx::daemon::gpu

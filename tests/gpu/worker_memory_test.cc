@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "daemon/gpu/worker.h"
 #include "tests/daemon/base/scratch_directory.h"
@@ -315,6 +316,34 @@ TEST_F(WorkerMemory, OneUserLeavesWorkersToOthers) {
   EXPECT_EQ(workers.share().used(), kMost);
   running.resize(5);
   EXPECT_TRUE(start(1, "more").ok());
+}
+
+TEST_F(WorkerMemory, AWorkerThatEndsHasItsPlaceUntilItIsGone) {
+  Workers workers(CGXD_GPU, 8);
+  const auto start = [&](const std::string& job) {
+    return workers.of({.job = job, .uid = 1, .holder = "uid 1", .device = uuid_});
+  };
+  auto hangs = start("hangs");
+  ASSERT_TRUE(hangs.ok()) << hangs.status().to_string();
+  const int pidfd = ::dup((*hangs)->pidfd());
+  ASSERT_EQ(::syscall(SYS_pidfd_send_signal, pidfd, SIGSTOP, nullptr, 0), 0);
+  *hangs = nullptr;
+  EXPECT_EQ(workers.share().used(), 1u) << "its process is there";
+  std::vector<std::shared_ptr<Worker>> running;
+  for (int i = 0; i < 6; ++i) {
+    const auto worker = start(std::to_string(i));
+    ASSERT_TRUE(worker.ok()) << worker.status().to_string();
+    running.push_back(*worker);
+  }
+  std::thread continues([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ::syscall(SYS_pidfd_send_signal, pidfd, SIGCONT, nullptr, 0);
+  });
+  const auto last = start("waits for it");
+  EXPECT_TRUE(last.ok()) << last.status().to_string();
+  continues.join();
+  EXPECT_EQ(workers.share().used(), 7u);
+  ::close(pidfd);
 }
 
 TEST_F(WorkerMemory, WorkMemoryGrowsAndIsRefusedWithItsSize) {
