@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 import unittest
@@ -101,6 +102,14 @@ class ClusterCase(unittest.TestCase):
             job.step(job.join(), 1)
         finally:
             job.close()
+
+    def packets(self):
+        """A connection to the clients' socket of machine 0."""
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(link.close)
+        link.settimeout(10)
+        link.connect(self.daemons[0].socket)
+        return link
 
     def wait_until(self, happened, what, timeout_s=5.0):
         deadline = time.monotonic() + timeout_s

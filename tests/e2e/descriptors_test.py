@@ -95,13 +95,6 @@ class Reserve(ClusterCase):
     GREETINGS, RESOURCE_EXHAUSTED = 40, 6
     WELCOME, REPLY = 2, 3
 
-    def greeting(self):
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.addCleanup(link.close)
-        link.settimeout(10)
-        link.connect(self.daemons[0].socket)
-        return link
-
     def answer(self, link):
         """None: welcome; or the status and text of the refusal."""
         packet, descriptors, _, _ = socket.recv_fds(link, 1 << 17, 8)
@@ -119,7 +112,7 @@ class Reserve(ClusterCase):
         job = self.job([0, 1])
         comm = job.join()
         job.step(comm, 1)
-        held = [self.greeting() for _ in range(self.GREETINGS)]
+        held = [self.packets() for _ in range(self.GREETINGS)]
         self.wait_until(lambda: Use(self.daemons[0]).sockets > self.GREETINGS, "their connections")
         with few_descriptors_free(process, outside=12) as (first, last):
             for link in held:

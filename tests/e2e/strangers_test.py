@@ -140,14 +140,6 @@ class GarbageOnDataPortsOverUcx(GarbageOnDataPorts):
 
 
 class Garbage(Strangers):
-    def packets(self):
-        """A connection to the clients' socket of machine 0."""
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.addCleanup(link.close)
-        link.settimeout(10)
-        link.connect(self.daemons[0].socket)
-        return link
-
     def answer_to(self, *packets):
         """What the daemon said before it hung up: the status code and text of a Reply, or nothing."""
         link = self.packets()
