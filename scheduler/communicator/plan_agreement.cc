@@ -326,10 +326,9 @@ PlanAgreement::Kept PlanAgreement::take_prepared(const Decided& decided) {
 Status PlanAgreement::on_decided(const Decided& decided) {
   highest_epoch_ = std::max(highest_epoch_, decided.epoch);
   const bool commit = decided.purpose == PlanPurpose::kCommit;
-  if (commit) prepared_commit_ = false;
   preparing_.erase(decided.epoch);
   const auto [plan, purpose] = take_prepared(decided);
-  if (plan != nullptr && purpose == PlanPurpose::kCommit) prepared_commit_ = false;
+  if (commit || purpose == PlanPurpose::kCommit) prepared_commit_ = false;
   if (decided.code != StatusCode::kOK) return {};
   if (plan == nullptr || purpose != decided.purpose) {
     return protocol_error("the coordinator decided epoch " + std::to_string(decided.epoch) +
