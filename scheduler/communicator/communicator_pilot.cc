@@ -5,13 +5,6 @@
 #include "scheduler/communicator/communicator.h"
 
 namespace cgx::scheduler {
-namespace {
-
-uint64_t percent_of(double share) {
-  return static_cast<uint64_t>(100 * share + 0.5);
-}
-
-}  // namespace
 
 bool Communicator::searches_plans() const {
   return members_.coordinator() && members_.machines() > 1 && !replay_.on() && steps_.installed() &&

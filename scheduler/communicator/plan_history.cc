@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 namespace cgx::scheduler {
 namespace {
@@ -102,7 +101,7 @@ std::string shares_text(const PlanNote& note) {
   const auto add = [&](const char* what, double share) {
     if (share <= 0) return;
     text.append(text.empty() ? "; " : ", ").append(what);
-    text += std::to_string(std::lround(100 * share)) + " %";
+    text += std::to_string(percent_of(share)) + " %";
   };
   add("predicted ", note.predicted);
   add("measured ", note.measured);
@@ -160,6 +159,8 @@ Result<std::vector<PlanEntry>> parse_plan_history(std::string_view text) {
   return entries;
 }
 
+namespace {
+
 // A communicator's epochs grow, and so do the steps of its plans; the next one of its name begins
 // again. Its first epoch is 2 where the plan that was kept for it has been refused.
 bool begins_again(const PlanEntry& entry, const PlanEntry& last) {
@@ -168,6 +169,8 @@ bool begins_again(const PlanEntry& entry, const PlanEntry& last) {
   const bool same_table = entry.plan.table_hash == last.plan.table_hash;
   return entry.step < last.step || (entry.step == last.step && same_table);
 }
+
+}  // namespace
 
 PlanReplay::PlanReplay(const std::vector<PlanEntry>* history, std::string_view job,
                        std::string_view communicator, size_t earlier)

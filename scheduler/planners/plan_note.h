@@ -17,4 +17,9 @@ struct PlanNote {
   double step_ns = 0;    // from one step's end to the next; 0: not measured
 };
 
+// Of a share, as people read it.
+inline uint64_t percent_of(double share) {
+  return static_cast<uint64_t>(100 * share + 0.5);
+}
+
 }  // namespace cgx::scheduler
