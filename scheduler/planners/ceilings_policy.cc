@@ -13,7 +13,7 @@ constexpr uint32_t kGuardedAgain = 4;  // measured steps
 
 std::vector<CodecSpec> policy_strengths(const Policy& policy) {
   if (policy.mode != PlanMode::kAuto || policy.default_codec.codec == 0) return {};
-  const std::vector<CodecSpec> menu = policy.menu.empty() ? default_menu() : policy.menu;
+  const std::vector<CodecSpec> menu = menu_of(policy);
   std::vector<CodecSpec> strengths = levels_under(policy, menu);
   std::erase_if(strengths, [](const CodecSpec& spec) { return spec.codec == 0; });
   std::stable_sort(strengths.begin(), strengths.end(),

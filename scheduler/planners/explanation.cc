@@ -56,7 +56,7 @@ std::vector<CodecSpec> codecs_for(const PlanFacts& running, uint32_t tensor) {
   const Policy& policy = running.policy;
   std::vector<CodecSpec> codecs = {running.spec_of(tensor)};
   if (!dtype_is_small_float((*running.table)[tensor].dtype)) return codecs;  // others take none
-  std::vector<CodecSpec> others = policy.menu.empty() ? default_menu() : policy.menu;
+  std::vector<CodecSpec> others = menu_of(policy);
   others.push_back(policy.default_codec);
   for (const CodecSpec& each : others) {
     const bool known = std::find(codecs.begin(), codecs.end(), each) != codecs.end();

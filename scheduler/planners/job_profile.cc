@@ -9,10 +9,8 @@ namespace cgx::scheduler {
 
 Result<JobProfile> profile_of(const SurveyQuestion& question) {
   const PlanFacts& running = *question.running;
-  JobProfile profile{.step = question.measured,
-                     .menu = running.policy.menu.empty() ? default_menu() : running.policy.menu,
-                     .tensors = {},
-                     .fit = {}};
+  JobProfile profile{
+      .step = question.measured, .menu = menu_of(running.policy), .tensors = {}, .fit = {}};
   const auto add = [&](const CodecSpec& spec) {
     const auto found = std::find(profile.menu.begin(), profile.menu.end(), spec);
     if (found == profile.menu.end()) profile.menu.push_back(spec);

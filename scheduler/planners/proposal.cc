@@ -16,6 +16,10 @@ std::vector<CodecSpec> default_menu() {
           {.codec = 3, .bits = 4, .flags = CodecSpec::kStochastic, .bucket = 512}};
 }
 
+std::vector<CodecSpec> menu_of(const Policy& policy) {
+  return policy.menu.empty() ? default_menu() : policy.menu;
+}
+
 std::vector<CodecSpec> uniform_levels(const Policy& policy, const std::vector<CodecSpec>& menu) {
   std::vector<CodecSpec> levels = {policy.default_codec};
   for (const CodecSpec& each : menu) {
@@ -34,12 +38,16 @@ std::vector<CodecSpec> levels_under(const Policy& policy, const std::vector<Code
   return levels;
 }
 
-Result<Proposal> proposal_of_policy(const PlannerQuestion& question) {
-  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(question.inputs));
+Result<Proposal> proposal_of_plan(const PlannerQuestion& question, Plan plan) {
   CGX_ASSIGN_OR_RETURN(
       const Timeline timeline,
       timeline_of(plan, question.inputs.table, question.arrival_ns, question.conditions));
   return Proposal{std::move(plan.groups), timeline.step_ns(), timeline.after.work_ns};
+}
+
+Result<Proposal> proposal_of_policy(const PlannerQuestion& question) {
+  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(question.inputs));
+  return proposal_of_plan(question, std::move(plan));
 }
 
 const CodecSpec& weaker_of(const CodecSpec& one, const CodecSpec& other) {

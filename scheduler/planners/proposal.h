@@ -14,6 +14,7 @@ namespace cgx::scheduler {
 
 // fp32, maxmin:8, maxmin:4 stochastic.
 std::vector<CodecSpec> default_menu();
+std::vector<CodecSpec> menu_of(const Policy& policy);  // its own, or the default one
 // What tensors may take whose codec the policy's default decides: that one first, and those of the
 // menu that send more bytes.
 std::vector<CodecSpec> uniform_levels(const Policy& policy, const std::vector<CodecSpec>& menu);
@@ -59,6 +60,7 @@ Result<Proposal> propose_by(const PlannerQuestion& question) {
 
 // The policy's own plan, to be better than; an error says why there is none.
 Result<Proposal> proposal_of_policy(const PlannerQuestion& question);
+Result<Proposal> proposal_of_plan(const PlannerQuestion& question, Plan plan);  // on the timeline
 // The segment at one of the levels, where nothing but the policy's default has decided: the first
 // is the segment's own, its ceiling; others are no stronger than that. With the codec of racks, in
 // case its group goes in such.

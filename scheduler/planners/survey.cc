@@ -100,7 +100,7 @@ struct Surveyor::State {
   Status begin() {
     const Policy& policy = question.running->policy;
     if (policy.mode == PlanMode::kMerge) return begin_merging();
-    menu = policy.menu.empty() ? default_menu() : policy.menu;
+    menu = menu_of(policy);
     arrivals = arrivals_of(question);
     Result<FitSearch> made = FitSearch::create(question, menu, arrivals);
     if (made.status().code() == StatusCode::kRESOURCE_EXHAUSTED) {

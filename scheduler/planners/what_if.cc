@@ -26,7 +26,7 @@ struct WhatIfSearch::State {
   }
 
   Status begin() {
-    menu = question.policy.menu.empty() ? default_menu() : question.policy.menu;
+    menu = menu_of(question.policy);
     arrivals = arrivals_of(question.job);
     std::vector<CodecSpec> specs = menu;
     specs.push_back(question.policy.default_codec);

@@ -17,30 +17,22 @@ double frames_of(const Run& run) {
   return frames * run.plan.machines;
 }
 
-// Those groups, as a plan and on the timeline.
-Result<Proposal> played(const PlannerQuestion& question, std::vector<Group> groups) {
-  CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(question.inputs, std::move(groups)));
-  CGX_ASSIGN_OR_RETURN(
-      const Timeline timeline,
-      timeline_of(plan, question.inputs.table, question.arrival_ns, question.conditions));
-  return Proposal{std::move(plan.groups), timeline.step_ns(), timeline.after.work_ns,
-                  /*exact=*/false};
-}
-
 // What mode merge comes to: one candidate after the other on trial, and a faster one stays.
 Result<Proposal> merge_on_paper(const PlannerQuestion& question) {
   CGX_ASSIGN_OR_RETURN(Proposal best, proposal_of_policy(question));
-  best.exact = false;
   std::vector<std::vector<Group>> lost;
   for (;;) {
     CGX_ASSIGN_OR_RETURN(const std::vector<MergeCandidate> candidates,
                          merge_candidates(question.inputs, best.groups, lost));
-    if (candidates.empty()) return best;
-    CGX_ASSIGN_OR_RETURN(Proposal tried, played(question, candidates.front().groups));
+    if (candidates.empty()) break;
+    CGX_ASSIGN_OR_RETURN(Plan plan, make_plan(question.inputs, candidates.front().groups));
+    CGX_ASSIGN_OR_RETURN(Proposal tried, proposal_of_plan(question, std::move(plan)));
     const bool faster = tried.step_ns < best.step_ns;
     lost.push_back(faster ? std::move(best.groups) : std::move(tried.groups));
     if (faster) best = std::move(tried);
   }
+  best.exact = false;
+  return best;
 }
 
 }  // namespace
@@ -69,7 +61,7 @@ Result<Run> run(const Scene& scene, const Policy& policy, std::optional<Planner>
   const PlannerQuestion question{.inputs = inputs,
                                  .arrival_ns = model.arrival_ns,
                                  .conditions = scene.conditions,
-                                 .menu = policy.menu.empty() ? default_menu() : policy.menu};
+                                 .menu = menu_of(policy)};
   if (!planner) planner = planner_for(policy.mode);
   CGX_ASSIGN_OR_RETURN(Proposal proposal,
                        planner ? propose(*planner, question) : merge_on_paper(question));
