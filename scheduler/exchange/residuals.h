@@ -6,9 +6,8 @@
 // tensor had which number before is found out where plans are made. A tensor that leaves feedback
 // drains: what it holds is added to its next step once more, and then its memory goes, unless the
 // last plan that wanted it is still prepared (a trial's, or the one beside it), or one that found
-// it here. Each slot is in the
-// gradient unit (loss scale / learning rate) of the step that wrote it. Owned by one communicator,
-// or kept for the next one of its name (residual_store.h).
+// it here. Each slot is in the gradient unit (loss scale / learning rate) of the step that wrote
+// it. Owned by one communicator, or kept for the next one of its name (residual_store.h).
 #pragma once
 
 #include <cstdint>

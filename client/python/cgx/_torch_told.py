@@ -1,5 +1,5 @@
-"""What a hook tells the person who trains: on rank 0 a line at the start, and a warning when signal is lost; on the first of
-those that have come, who is awaited.
+"""What a hook tells the person who trains: on rank 0 a line at the start, and a warning when signal is lost; on the lowest
+of the ranks that have come, who is awaited.
 """
 
 import contextlib
