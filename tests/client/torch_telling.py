@@ -129,6 +129,24 @@ def told_who_is_awaited():
     os._exit(0)  # gloo's group is broken
 
 
+def told_that_a_process_ended():
+    """Before its first pass, by an exception of the script's own. A state that nobody waits for holds up no end."""
+    state, bucket = cgx.torch.HookState(), FakeBucket([parameter(torch.float32, 8, 8)])
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(0.5)  # it is awaited
+        raise ValueError("the data has ended")
+    began = time.monotonic()
+    try:
+        cgx.torch.comm_hook(state, bucket).wait()
+        raise AssertionError("rank 1 has not come")
+    except RuntimeError:
+        assert time.monotonic() - began < 20, "it was told late"
+        print(cgx.torch.last_error(state))
+        assert isinstance(cgx.torch.last_error(state), cgx.errors.RankLostError)
+    os._exit(0)  # gloo's group is broken
+
+
 def told_nothing():
     """Neither a report that cannot be read nor a standard error that nobody reads fails a pass of rank 0 alone."""
     def unreadable(_):

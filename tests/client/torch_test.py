@@ -192,6 +192,7 @@ class Hook(unittest.TestCase):
                          for number, (rank, status) in enumerate(zip(ranks, statuses)))
         wrong = [status for number, status in enumerate(statuses) if status != 0 and number not in killed]
         self.assertEqual(wrong, [], f"{scenario}:\n{said}\n{self.daemon.log()}")
+        return ranks
 
     def test_gradients_match_gloo_to_the_bit(self):
         self.run_ranks("matches_gloo")
@@ -436,6 +437,18 @@ class Hook(unittest.TestCase):
 
     def test_a_rank_that_does_not_come_is_named_while_the_others_wait(self):
         self.run_ranks("told_who_is_awaited", size=3, killed=[1])
+
+    def test_a_process_that_ends_before_its_first_pass_is_named_at_once(self):
+        """The script's own exception, in a process of multiprocessing's and in a program, which says what it was."""
+        self.assertIn("rank 1 on ", self.run_ranks("told_that_a_process_ended", killed=[1])[0].output)
+        environment = {**os.environ, "CGX_SOCKET": self.daemon.socket, "CGX_BUILD_DIR": BUILD}
+        with tempfile.TemporaryDirectory() as directory:
+            programs = [subprocess.Popen([sys.executable, RANKS, "told_that_a_process_ended", str(rank), "2", directory],
+                                         env=environment, stdout=subprocess.PIPE, text=True) for rank in range(2)]
+            said = [program.communicate(timeout=SECONDS)[0] for program in programs]
+        self.assertEqual(programs[0].returncode, 0, said)
+        self.assertRegex(said[0], "rank 1 on .* its process ended before its first backward pass was over: "
+                                  "ValueError: the data has ended; make the process group anew")
 
     def test_on_one_machine_the_line_says_that_nothing_is_sent(self):
         self.run_ranks("told_on_one_machine")

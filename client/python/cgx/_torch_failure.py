@@ -53,20 +53,40 @@ def tell_failure(group, name, error, leave=None):
     hosts = ""
     try:
         hosts = _hosts(store, group, name)
-        store.set(_heard(name, dist.get_rank(group)), "1")  # it has an error of its own
-        if look(store, _key(name)) is None:  # the first one counts
-            said = f"{type(error).__name__} {where_we_are(group)} cannot take part: {error}{hosts}"
-            store.set(_key(name), said.encode().hex())
+        _tell(store, group, name, error, hosts)
         if leave is not None:
             leave()
-        others = [rank for rank in range(dist.get_world_size(group)) if rank != dist.get_rank(group)]
-        deadline = time.monotonic() + _LINGER_S
-        while others and time.monotonic() < deadline:
-            others = [rank for rank in others if look(store, _heard(name, rank)) is None]
-            time.sleep(_PAUSE_S)
+        _linger(store, name, _others(group))
     except RuntimeError:  # the store has gone with another rank
         pass
     return hosts
+
+
+def tell_end(group, name, error):
+    """As tell_failure, in a process that ends: waits for those that have come already, but for no others."""
+    store = default_store()
+    if store is not None and look(store, _key(name)) is None:
+        _tell(store, group, name, error, _hosts(store, group, name))
+        _linger(store, name, [rank for rank in _others(group) if _has_come(store, name, rank)])
+
+
+def _tell(store, group, name, error, hosts):
+    store.set(_heard(name, dist.get_rank(group)), "1")  # it has an error of its own
+    if look(store, _key(name)) is None:  # the first one counts
+        said = f"{type(error).__name__} {where_we_are(group)} cannot take part: {error}{hosts}"
+        store.set(_key(name), said.encode().hex())
+
+
+def _linger(store, name, ranks):
+    """Until they have heard."""
+    deadline = time.monotonic() + _LINGER_S
+    while ranks and time.monotonic() < deadline:
+        ranks = [rank for rank in ranks if look(store, _heard(name, rank)) is None]
+        time.sleep(_PAUSE_S)
+
+
+def _others(group):
+    return [rank for rank in range(dist.get_world_size(group)) if rank != dist.get_rank(group)]
 
 
 def introduce(group, name, passes):

@@ -29,6 +29,7 @@ except ModuleNotFoundError as missing:
 from cgx._poller import poller_of
 from cgx._report import report
 from cgx._torch_device import check_device
+from cgx._torch_ending import tell_others, when_this_process_ends
 from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import (ENDS, MEETS_AGAIN, NO_UPDATE, RESTORE, advice_after, introduce, lost_pass, raise_others_failure,
                                 tell_failure)
@@ -104,6 +105,11 @@ def shutdown():
     By that the ranks say that their parameters are the same: after StepLostError load a checkpoint on all of them first.
     """
     call_all([*(state.close for state in list(_states)), _made_here.clear, drop_shared_session])
+
+
+def _tell_ends():
+    for state in list(_states):
+        state.process_ends()
 
 
 class HookState:
@@ -183,6 +189,7 @@ class HookState:
         self._dropped = None    # the last step that was
         self._epochs = {}
         _states.add(self)
+        when_this_process_ends(_tell_ends)
 
     # For users
 
@@ -209,6 +216,11 @@ class HookState:
             self._exchange.communicator.wait(self._step - 1)
             self._exchange.communicator.step_done(self._step - 1, dropped=True)
             self._dropped = self._step - 1
+
+    def process_ends(self):
+        """The others may wait for this rank in their first pass; in later ones the daemon tells them."""
+        if self._exchange is None and self._left is None and self._passes + self._passes_before == 0 and self._ranks == ():
+            tell_others(self.process_group, self._attempt)
 
     def is_of(self, model):
         """Whether this state's hook is the model's."""
