@@ -26,7 +26,7 @@ from private_daemon import BUILD, PrivateDaemon
 
 import cgx.example
 import cgx.torch
-from cgx import _torch_group
+from cgx import _torch_group, _torch_model
 
 RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ranks.py")
 SECONDS = 100
@@ -144,6 +144,34 @@ for host in ("127.0.0.1", "10.9.0.1", "10.9.0.200", "10.9.1.1", "10.20.0.1", "::
             self.assertNotIn("GLOO_SOCKET_IFNAME", os.environ)
             cgx.example.name_interface("127.0.0.1")
             self.assertEqual(os.environ["GLOO_SOCKET_IFNAME"], "lo")
+
+
+class Compiled(torch.nn.Module):
+    """As torch.compile makes them, which torch 1.13 lacks."""
+
+    def __init__(self, module):
+        super().__init__()
+        self._orig_mod = module
+
+
+class Names(unittest.TestCase):
+    def test_are_the_same_whether_a_module_is_compiled_or_not(self):
+        compiled = getattr(torch, "compile", Compiled)
+        net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+        wanted = ["0.weight", "0.bias", "1.weight", "1.bias"]
+        self.assertEqual(list(_torch_model.names_of(net).values()), wanted)
+        self.assertEqual(list(_torch_model.names_of(compiled(net)).values()), wanted)
+        net[1] = compiled(net[1])
+        self.assertEqual(list(_torch_model.names_of(compiled(net)).values()), wanted)
+
+    def test_of_a_module_of_the_users_that_is_called_so_stay_apart(self):
+        net = Compiled(torch.nn.Linear(2, 2))
+        net.weight = torch.nn.Parameter(torch.zeros(2))
+        self.assertEqual(list(_torch_model.names_of(net).values()), ["weight", "_orig_mod.weight", "_orig_mod.bias"])
+
+    def test_that_the_user_gives_are_taken_as_they_are(self):
+        net = torch.nn.Linear(2, 2)
+        self.assertEqual(_torch_model.names_of(net, [("_orig_mod.mine", net.weight)]), {id(net.weight): "_orig_mod.mine"})
 
 
 class JobName(unittest.TestCase):

@@ -8,15 +8,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cgx._torch_group import lives
 
+_COMPILED = "_orig_mod"  # where torch.compile has put a module
 _JOINED_FRAMES = 8  # how far above the hook DDP's shadow of a backward may be
 
 
 def names_of(model, named_parameters=None):
-    """{id of a parameter: its name in the module DDP wraps}; tied parameters keep their first name."""
-    if named_parameters is None and model is not None:
-        module = model.module if isinstance(model, DistributedDataParallel) else model
-        named_parameters = module.named_parameters()
-    return {id(parameter): name for name, parameter in named_parameters or ()}
+    """{id of a parameter: its name in the module DDP wraps}; tied parameters keep their first name.
+
+    The same whether the module, or a part of it, is compiled or not: policies and kept plans go by names.
+    """
+    if named_parameters is not None or model is None:
+        return {id(parameter): name for name, parameter in named_parameters or ()}
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    uncompiled = {key: ".".join(part for part in name.split(".") if part != _COMPILED) for key, name in names.items()}
+    return uncompiled if len(set(uncompiled.values())) == len(names) else names
 
 
 def reduced_by(model):
