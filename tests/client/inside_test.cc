@@ -5,6 +5,11 @@
 // pthread_mutex_unlock for that, which ThreadSanitizer does itself: it is left out there.
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <string>
 
 #include "tests/client/ranks.h"
 
@@ -17,9 +22,17 @@ using namespace std::chrono_literals;
 thread_local pthread_mutex_t* last_unlocked = nullptr;
 thread_local pthread_mutex_t* stops_behind = nullptr;
 std::atomic<bool> stopped{false}, closed{false}, closed_under_it{false};
+std::atomic<pid_t> closer{0};  // the thread that closes, from when it begins
+
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string line;
+  return std::getline(file, line) && line.substr(line.rfind(')')).starts_with(") S");
+}
 
 void stop_for_a_while() {
   stopped = true;
+  while (!closed && (closer == 0 || !sleeps(closer))) std::this_thread::yield();
   const auto end = std::chrono::steady_clock::now() + 200ms;
   while (!closed && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   if (closed) closed_under_it = true;
@@ -46,6 +59,7 @@ class InsideTest : public RanksTest {
  protected:
   InsideTest() {
     stopped = closed = closed_under_it = false;
+    closer = 0;
     open_ranks(1);
     add_tensors(1, 8);
   }
@@ -60,6 +74,7 @@ class InsideTest : public RanksTest {
       answer = call();
     });
     while (!stopped) std::this_thread::yield();
+    closer = ::gettid();
     EXPECT_OK(cgx_comm_close(rank().comm));
     closed = true;
     inside.join();

@@ -139,17 +139,22 @@ class Interrupts(AloneOfTwo):
         before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
         self.addCleanup(signal.signal, signal.SIGINT, before)
 
-        def strike():
-            while "_waiting.py" not in files_of(threading.main_thread()):
-                pass
-            os.kill(os.getpid(), signal.SIGINT)
-        striker = threading.Thread(target=strike)
-        striker.start()
-        began = time.monotonic()
-        with self.assertRaises(cgx.TimedOutError):
-            call.wait(0.5)
-        self.assertGreaterEqual(time.monotonic() - began, 0.5)
-        striker.join()
+        def strike(over):
+            while not over.is_set():
+                if "_waiting.py" in files_of(threading.main_thread()):
+                    os.kill(os.getpid(), signal.SIGINT)
+                    break
+
+        while not seen:  # a wait may be over before it is seen
+            over = threading.Event()
+            striker = threading.Thread(target=strike, args=(over,))
+            striker.start()
+            began = time.monotonic()
+            with self.assertRaises(cgx.TimedOutError):
+                call.wait(0.5)
+            self.assertGreaterEqual(time.monotonic() - began, 0.5)
+            over.set()
+            striker.join()
         self.assertEqual(seen, [1])
 
 
