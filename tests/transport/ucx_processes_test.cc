@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "tests/transport/recorder.h"
 #include "tests/transport/two_processes.h"
@@ -128,6 +130,12 @@ int lose_peer(const TwoProcesses::Child& self) {
   return 0;
 }
 
+bool has_stopped(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  return std::getline(file, line) && line.substr(line.rfind(')')).starts_with(") T");
+}
+
 // Both sides up, then side 1 stops itself and side 0 has sends that cannot leave. Returns the pid
 // of the other side.
 constexpr SendToken kStuck = 10;
@@ -145,6 +153,7 @@ pid_t fill_stopped_peer(Party& party, const TwoProcesses::Child& self,
     ::raise(SIGSTOP);
     return other;
   }
+  REQUIRE(party.until([&] { return has_stopped(other); }, std::chrono::seconds(30)));
   for (SendToken token = 1; token <= kStuck; ++token) {
     REQUIRE(party.transport->send(party.peer, {to_bytes("x"), payload}, token).ok());
   }
