@@ -25,7 +25,7 @@ def runs(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -46,6 +46,14 @@ class Slurm(unittest.TestCase):
     def pid(self):
         with open(self.base + "/jobs/17.pid", encoding="utf-8") as file:
             return int(file.read())
+
+    def kill(self, pid):
+        """Returns when all of it has ended."""
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while runs(pid):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
 
     def test_a_job_has_a_daemon_of_its_users_from_prolog_to_epilog(self):
         done = self.run_script("prolog")
@@ -76,7 +84,7 @@ class Slurm(unittest.TestCase):
         for lost in (False, True):
             self.assertEqual(self.run_script("prolog").returncode, 0)
             if lost:
-                os.kill(self.pid(), signal.SIGKILL)
+                self.kill(self.pid())
             self.assertEqual(self.run_script("epilog").returncode, 0)
             self.assertEqual(os.path.exists(self.base + "/told"), lost)
         with open(self.base + "/told", encoding="utf-8") as file:
