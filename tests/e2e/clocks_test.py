@@ -97,10 +97,10 @@ def pause_a_daemon(machines):
 def be_late(machines, stopped):
     """Rank 1 comes ten seconds late, or is stopped for as long."""
     scenario = Scenario(machines[:2], [0, 1, 1])
-    scenario.wait_for_step(2, [0, 2])
     late = scenario.job.ranks[1]
 
     def watch():
+        scenario.wait_for_step(2, [0, 2])  # not before: other scenarios take their time to be made ready
         if stopped:
             freeze(late.process)
         time.sleep(LATE_S)

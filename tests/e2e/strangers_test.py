@@ -15,14 +15,14 @@ import unittest
 import numpy as np
 
 from cluster_case import RAW, ClusterCase, figure
-from daemons import MESH_PORT, Daemon, free_port, merged
+from daemons import MESH_PORT, SLOWER, Daemon, free_port, merged
 from protocols import MEETING_MAGIC, MEETING_VERSION, SESSION_MAGIC, SESSION_VERSION
 from ranks import Job, Rank, Tensor
 
 HANDSHAKE_S = 0.5  # configured below; 2 s by default
 JOIN_S = 5.0
 STRANGER_KEY_S = 2.0  # another key may belong to a job still to come: daemons wait so long for the right one
-BUSY_S = 2.0  # what a machine busy with other work may add
+BUSY_S = 2.0 * SLOWER  # what a machine busy with other work may add
 CONNECT_S = 10  # how long a client waits for a daemon that is coming up
 MIB = 1 << 20
 
