@@ -193,9 +193,9 @@ def elsewhere(comm, place, rank):
     attempt("sound", lambda: comm.allreduce(array, out=array, stream=0))
 
 
-def behind(cuda, stream, seconds):
-    """Work that takes so long; to be held until it is done."""
-    work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(seconds))
+def behind(cuda, stream, seconds, wait=time.sleep):
+    """Work that takes so long, or until wait(seconds) has returned; to be held until it is done."""
+    work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: wait(seconds))
     cuda.call("cuLaunchHostFunc", ctypes.c_void_p(stream), work, None)
     return work
 
@@ -244,7 +244,8 @@ def unposted(comm, place, rank):
 def orphaned(comm, place, rank):
     """As unposted, but it has been handed over, and the worker waits for it, when the daemon dies."""
     cuda, array, source = reduced_once(comm, place)
-    work = behind(cuda, place.stream, 3)
+    done = threading.Event()
+    work = behind(cuda, place.stream, 20, wait=done.wait)
     cuda.copy(array, source, place.stream)
     call = comm.allreduce_async(array, out=array, stream=place.stream)
     time.sleep(0.5)
@@ -252,6 +253,7 @@ def orphaned(comm, place, rank):
     sys.stdin.readline()
     attempt("lost", call.wait)
     array.free()
+    threading.Timer(1.5, done.set).start()
     attempt("closed", place.session.close)
     del work
     source.free()
