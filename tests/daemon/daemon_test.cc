@@ -234,7 +234,9 @@ TEST(DaemonStartTest, RefusesToSpinAlwaysWhenCoresAreShort) {
   cpu_set_t before, one;
   ASSERT_EQ(::sched_getaffinity(0, sizeof(before), &before), 0);
   CPU_ZERO(&one);
-  CPU_SET(__builtin_ctzl(before.__bits[0]), &one);
+  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core) {
+    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
+  }
   ASSERT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
   const auto daemon = Daemon::start(options, {}, events);
   ::sched_setaffinity(0, sizeof(before), &before);
