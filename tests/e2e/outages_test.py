@@ -38,9 +38,12 @@ class Paths(ClusterCase):
         self.step()
 
     def step(self, timeout_s=ANSWER_S):
-        """A step with the right bits; when the last rank was at its end of it and when all had the results, by their clocks."""
+        """A step with the right bits; when the last rank submitted and when all had the results, by their clocks."""
         self.steps += 1
-        began = self.running.submit(self.comm, self.steps)
+        self.running.fill(self.comm, self.steps)
+        everything = range(len(self.running.tensors))
+        began = max(answer.began for answer in self.running.must("submit", self.comm, self.steps, *everything))
+        self.running.must("end", self.comm, self.steps)
         ended = max(answer.ended for answer in self.running.must("wait", self.comm, self.steps, timeout_s=timeout_s))
         self.running.check(self.comm, self.steps)
         return began, ended
