@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/planner.h"
 
 namespace cgx::scheduler {
