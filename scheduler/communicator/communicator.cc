@@ -58,6 +58,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
           }),
       calls_({members_, members_.view_of(0), port.site(members_.site), pool_, *this}),
       pilot_(*this, port.options().search),
+      profiles_(members_),
       next_tick_ns_(port.now_ns()) {
   created_ns_ = port_.now_ns();
   steps_.measure_losses(ceilings_.losses());
@@ -385,8 +386,9 @@ bool Communicator::work() {
   reorder_if_useful();
   pursue_wish();
   tell_losses();
+  tell_profile();
   if (sets_ceilings()) ceilings_.work(agreement_.base(steps_.plan())->facts);
-  searches_plans() ? pilot_.work(agreement_.base(steps_.plan())) : pilot_.stop();
+  searches_plans() ? search_plans() : stop_search();
   answer_looks();
   return *called || *stepped;
 }

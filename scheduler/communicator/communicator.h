@@ -29,6 +29,7 @@
 #include "scheduler/communicator/kept_by_name.h"
 #include "scheduler/communicator/kept_profiles.h"
 #include "scheduler/communicator/link_table.h"
+#include "scheduler/communicator/machine_profiles.h"
 #include "scheduler/communicator/members.h"
 #include "scheduler/communicator/peers.h"
 #include "scheduler/communicator/plan_agreement.h"
@@ -39,6 +40,7 @@
 #include "scheduler/planners/answer_meter.h"
 #include "scheduler/planners/link_probe.h"
 #include "scheduler/planners/pilot.h"
+#include "scheduler/planners/plan_times.h"
 #include "scheduler/planners/step_meter.h"
 #include "scheduler/shares.h"
 
@@ -293,6 +295,8 @@ class Communicator final : public OperationPort,
   void handle(uint32_t machine, const PolicyAnswerMessage& message);
   void handle(uint32_t machine, const ReplicaHash& message);
   void handle(uint32_t machine, const Losses& message);
+  void handle(uint32_t machine, const ProfileAsk& message);
+  void handle(uint32_t machine, const ProfileAnswerMessage& message);
   void handle(uint32_t machine, const Bye& message);
   void handle(uint32_t machine, const CallFailure& message);
 
@@ -312,6 +316,7 @@ class Communicator final : public OperationPort,
 
   // communicator_pilot.cc
   bool searches_plans() const;
+  bool is_searched_for() const;
   bool measures_steps() const;
   void keep_profile(const PreparedPlan& plan);
   std::vector<Group> groups_of_profile();
@@ -324,10 +329,20 @@ class Communicator final : public OperationPort,
   void send_probe(uint32_t machine, uint64_t bytes);
   uint64_t fine_now_ns() { return std::max(port_.now_ns(), port_.fine_ns()); }
   bool may_propose() const override;
-  void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override;
   void propose(std::vector<Group> groups, const Trial& trial,
                std::function<void(const Result<PilotPort::Agreed>&)> answer) override;
   void report(const PlanNote& note) override;
+
+  // communicator_profiles.cc
+  double trip_ns() const;
+  double lost_share() const;
+  using SurveyAnswer = PlannerPort::SurveyAnswer;
+  void survey(Known known, SurveyAnswer answer) override;
+  void have_surveyed(SurveyQuestion question, SurveyAnswer answer);
+  void search_plans();
+  void survey_if_heard();
+  void stop_search();
+  void tell_profile();
 
   // communicator_looks.cc
   using LookAnswer = std::function<void(const Result<SurveyQuestion>&)>;
@@ -447,6 +462,9 @@ class Communicator final : public OperationPort,
   uint64_t busy_mark_ns_ = 0, busy_mark_call_ = 0;
   AnswerMeter answers_;  // to this machine's frames
   Pilot pilot_;
+  MachineProfiles profiles_;               // coordinator: what others say of themselves
+  PlanTimes plan_times_;                   // member: what it says itself
+  std::optional<uint64_t> profile_asked_;  // member: to be answered in the next round
   LinkProbe probe_;
   bool probe_disturbs_ = false;  // the step that runs
   uint64_t probed_epoch_ = 0;    // of the plan that it goes by

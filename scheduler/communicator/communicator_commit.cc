@@ -273,6 +273,7 @@ void Communicator::install_committed(const PlanAgreement::PlanPtr& plan, uint64_
                 {"tensors", table_->size()}});
   }
   meter_.begin(table_->size());
+  profiles_.stop();
   steps_.install(plan, first_step, homes());
   reordered_ = false;
   reorder_tries_ = 0;

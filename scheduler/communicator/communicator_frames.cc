@@ -302,6 +302,7 @@ void Communicator::handle(uint32_t machine, const ReplicaHash& message) {
 void Communicator::handle(uint32_t machine, const Bye& message) {
   (void)message;
   peers_.depart(machine);
+  profiles_.miss(machine, "has gone");
 }
 
 void Communicator::reply(uint32_t local, uint32_t& request, const Status& status, uint64_t value0,

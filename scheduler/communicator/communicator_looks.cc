@@ -61,9 +61,12 @@ void Communicator::show_step(const StepSample& sample) {
 
 void Communicator::answer_looks() {
   if (looks_.empty() || looked_.size() < kStepsToLook) return;
-  const SurveyQuestion question = question_of_job(
-      {.measured = usual_of(std::move(looked_)), .seen = pilot_.seen(), .lost = {}});
+  StepSample usual = usual_of(std::move(looked_));
   looked_.clear();
+  const double between_ns = std::max(0.0, usual.period_ns - usual.step_ns);
+  SurveyQuestion question = question_of_job(
+      {.measured = std::move(usual), .seen = pilot_.seen(), .lost = {}, .between_ns = between_ns});
+  profiles_.add_to(question);
   for (Look& each : std::exchange(looks_, {})) each.answer(question);
 }
 

@@ -11,8 +11,14 @@ bool Communicator::searches_plans() const {
          steps_.plan()->policy.mode != PlanMode::kFixed;
 }
 
+// Another machine searches plans for this one, and will ask what steps took here.
+bool Communicator::is_searched_for() const {
+  return !members_.coordinator() && steps_.installed() &&
+         steps_.plan()->policy.mode == PlanMode::kAuto;
+}
+
 bool Communicator::measures_steps() const {
-  return searches_plans() || !looks_.empty();
+  return searches_plans() || is_searched_for() || !looks_.empty();
 }
 
 void Communicator::measure(const Event& event) {
@@ -27,6 +33,7 @@ void Communicator::measure(const Event& event) {
   const auto due = [&](uint32_t every) { return every > 1 && sample->step % every == 0; };
   const bool usual = !due(plan.stats_steps) && !due(plan.replica_check_steps) &&
                      !ceilings_.losses().disturbs(sample->step) && !probed;
+  if (!members_.coordinator()) return plan_times_.take(*sample, usual);
   const PlanAgreement::PlanPtr base = agreement_.base(steps_.plan());
   if (usual && sample->period_ns > 0 && sample->epoch == base->plan.epoch) show_step(*sample);
   if (!searches_plans()) return;
@@ -130,13 +137,6 @@ bool Communicator::may_propose() const {
 }
 
 SurveyQuestion Communicator::question_of_job(Known known) const {
-  const EngineOptions& options = port_.options();
-  uint64_t rtt_ns = 0;
-  for (uint32_t k = 0; k < members_.machines(); ++k) {
-    rtt_ns = std::max(rtt_ns, peers_[k].least_rtt_ns());
-  }
-  // Trainers lose what the daemon takes of their cores.
-  const bool crowded = options.cores != 0 && members_.local_count() + 1 > options.cores;
   return {.running = agreement_.base(steps_.plan())->facts,
           .measured = std::move(known.measured),
           .seen = std::move(known.seen),
@@ -147,20 +147,10 @@ SurveyQuestion Communicator::question_of_job(Known known) const {
           .machines = members_.machines(),
           .sites_each = members_.sites_each(),
           .slab_bytes = pool_.slab_bytes(),
-          .trip_ns = static_cast<double>(rtt_ns) / 2,
-          .share = crowded ? 1.0 : 0.0,
-          .costs = options.costs};
-}
-
-void Communicator::survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) {
-  if (port_.options().costs == nullptr) {
-    return answer(Status(StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"));
-  }
-  port_.planner().survey(
-      question_of_job(std::move(known)),
-      [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<SurveyPtr>& survey) {
-        if (!alive.expired()) answer(survey);
-      });
+          .trip_ns = trip_ns(),
+          .share = lost_share(),
+          .costs = port_.options().costs,
+          .between_ns = known.between_ns};
 }
 
 // The last thing that the search has said of a plan that it keeps tells what it has measured.

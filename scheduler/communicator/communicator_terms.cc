@@ -52,6 +52,7 @@ void Communicator::end(const Status& why) {
   steps_.fail(why);
   calls_.fail(why);
   answer_operators(why);
+  profiles_.stop();
   for (uint32_t i = 0; i < local_.size(); ++i) {
     reply(i, local_[i].join_request, why);
     reply(i, local_[i].commit_request, why);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "proto/wire/bytes.h"
+#include "proto/wire/machine_profile.h"
 #include "proto/wire/text.h"
 
 namespace cgx::scheduler {
@@ -153,6 +154,10 @@ void visit(Io& io, Message& m) {
   } else if constexpr (std::is_same_v<M, Losses>) {
     all(io, m.step, m.values, m.intended);
     io.list(m.lost, {sizeof(double)}, [](Io& each, auto& lost) { each(lost); });
+  } else if constexpr (std::is_same_v<M, ProfileAsk>) {
+    all(io, m.number);
+  } else if constexpr (std::is_same_v<M, ProfileAnswerMessage>) {
+    all(io, m.number, m.code, m.text, m.profile);
   } else {
     static_assert(std::is_same_v<M, Bye> || std::is_same_v<M, Flush>,
                   "every control message lists its fields here");
@@ -176,6 +181,12 @@ Status check(const M& m) {
   }
   if constexpr (std::is_same_v<M, Table>) {
     if (m.table.size() < sizeof(uint32_t)) return protocol_error("a tensor table without a count");
+  }
+  if constexpr (std::is_same_v<M, ProfileAnswerMessage>) {
+    if (m.profile.size() > wire::MachineProfile::kBytesMax) {
+      return protocol_error("a machine's profile of " + std::to_string(m.profile.size()) +
+                            " bytes");
+    }
   }
   return {};
 }

@@ -14,6 +14,8 @@
 //                          <-    Start                     new term
 //   PolicyAsk              ->                              forwarded from an operator
 //                          <-    PolicyAnswer
+//                          <-    ProfileAsk                what does work take there?
+//   ProfileAnswer          ->                              a machine's profile, or the refusal
 //   Failure, Flush, CallFailure, ReplicaHash, Left, Bye : from any machine to all others
 #pragma once
 
@@ -139,11 +141,21 @@ struct Losses {
   std::vector<double> lost;  // by strength
 };
 std::optional<LossSample> sample_of(const Losses& message);  // nothing: it is no such thing
+struct ProfileAsk {
+  uint64_t number = 0;  // of the question
+};
+struct ProfileAnswerMessage {
+  uint64_t number = 0;
+  StatusCode code = StatusCode::kOK;  // not OK: text says why there is no profile
+  std::string text;
+  std::vector<std::byte> profile;  // proto/wire/machine_profile.h
+};
 struct Bye {};
 
 using ControlMessage =
     std::variant<Join, Joined, Table, Prepare, Prepared, Decided, Failure, CallFailure, Report,
-                 Start, PolicyAsk, PolicyAnswerMessage, ReplicaHash, Bye, Flush, Left, Losses>;
+                 Start, PolicyAsk, PolicyAnswerMessage, ReplicaHash, Bye, Flush, Left, Losses,
+                 ProfileAsk, ProfileAnswerMessage>;
 
 // To as many as an answer holds; the last one says how many more there are.
 void cut_warnings(std::vector<std::string>& warnings);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/codec.h"
+#include "scheduler/planners/slowest_machine.h"
 
 namespace cgx::scheduler {
 
@@ -276,6 +277,7 @@ std::vector<double> arrivals_of(const SurveyQuestion& question) {
   const auto& measured = question.measured.arrival_ns;
   std::vector<double> arrivals(measured.begin(), measured.end());
   arrivals.resize(question.running->table->size());
+  delay_to_the_latest(question, arrivals);
   return arrivals;
 }
 
@@ -346,8 +348,9 @@ FitSearch::FitSearch(std::unique_ptr<State> state) : state_(std::move(state)) {}
 FitSearch::FitSearch(FitSearch&&) noexcept = default;
 FitSearch::~FitSearch() = default;
 
-Result<FitSearch> FitSearch::create(const SurveyQuestion& question, std::span<const CodecSpec> menu,
+Result<FitSearch> FitSearch::create(const SurveyQuestion& asked, std::span<const CodecSpec> menu,
                                     std::span<const double> arrivals) {
+  const SurveyQuestion question = by_the_slowest(asked);
   const size_t groups = question.running->plan.groups.size();
   if (groups > kFittedGroupsMax) {
     return resource_exhausted("plans of " + std::to_string(groups) +

@@ -7,8 +7,10 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "proto/wire/machine_profile.h"
 #include "scheduler/exchange/plan_facts.h"
 #include "scheduler/planners/step_meter.h"
 #include "scheduler/planners/timeline.h"
@@ -40,6 +42,10 @@ struct SurveyQuestion {
   double trip_ns = 0;                         // one way
   double share = 0;                           // as Conditions::share
   std::shared_ptr<const MachineCosts> costs;  // of this lane, on some machine
+  double between_ns = 0;                      // from a step's end to the next one's first gradient
+  // What other machines say of themselves; the slowest counts (slowest_machine.h).
+  std::vector<wire::MachineProfile> others = {};
+  std::string left_out = {};  // those that said nothing, and why, for people; empty: none
 };
 
 struct Fit {

@@ -21,6 +21,8 @@ Result<JobProfile> profile_of(const SurveyQuestion& question) {
   }
   for (const TensorDesc& tensor : *running.table) profile.tensors.push_back(tensor.name);
   for (const SeenPlan& seen : question.seen) profile.others_seen += seen.step_ns > 0;
+  profile.others_heard = static_cast<uint32_t>(question.others.size());
+  profile.left_out = question.left_out;
   CGX_ASSIGN_OR_RETURN(profile.fit, fit(question, profile.menu, arrivals_of(question)));
   return profile;
 }

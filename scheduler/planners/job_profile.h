@@ -14,7 +14,9 @@ struct JobProfile {
   std::vector<CodecSpec> menu;       // what plans are made of, and what runs
   std::vector<std::string> tensors;  // as step.arrival_ns
   Fit fit;
-  uint32_t others_seen = 0;  // plans beside the one that runs, from the same minutes
+  uint32_t others_heard = 0;  // machines; the fit is of what the slowest takes
+  std::string left_out = {};  // as SurveyQuestion's
+  uint32_t others_seen = 0;   // plans beside the one that runs, from the same minutes
 };
 // REQUIRES: question.running and question.costs.
 Result<JobProfile> profile_of(const SurveyQuestion& question);

@@ -124,6 +124,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   cause_ = next_ = Cause::kNone;
   drift_ = kDriftMin;
   surprises_.clear();
+  left_out_.clear();
   lost_.clear();
   lost_beside_ns_ = 0;
   forget_answers();
@@ -194,7 +195,7 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
   if (stage_ == Stage::kSurveying) {
     const bool faster = cause_ == Cause::kShorter || cause_ == Cause::kFasterLink;
     between_ns_ = usual_times(samples_).between_ns;
-    port_.survey({usual_of(samples_), seen_, not_again(), faster},
+    port_.survey({usual_of(samples_), seen_, not_again(), faster, between_ns_},
                  while_it_matters(&Pilot::on_survey));
   } else if (stage_ == Stage::kProposing && !must_wait()) {
     propose();
@@ -264,10 +265,17 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
     return end_search();
   }
   survey_ = *survey;
+  note_left_out();
   candidate_ = worth_trying();
   left_over_ = candidate_ == nullptr && leaves_something();
   if (candidate_ == nullptr) return end_search();
   stage_ = Stage::kProposing;
+}
+
+// Once for as long as it is the same.
+void Pilot::note_left_out() {
+  if (std::exchange(left_out_, survey_->left_out) == survey_->left_out || left_out_.empty()) return;
+  note(PlanNote{.step = step_, .name = "survey", .verdict = "without " + left_out_});
 }
 
 // A first prediction may be wrong; later ones have seen what codecs take here. In the end the plan

@@ -40,7 +40,8 @@ class PilotPort {
     StepSample measured;  // a usual step under the plan in force
     std::vector<SeenPlan> seen;
     std::vector<std::vector<Group>> lost;
-    bool faster = false;  // as SurveyQuestion's
+    bool faster = false;    // as SurveyQuestion's
+    double between_ns = 0;  // likewise
   };
   // Answers come later or at once, and never once the port has gone.
   virtual void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) = 0;
@@ -125,6 +126,7 @@ class Pilot {
   void forget_times(Cause cause);
   void forget_lost(Cause cause);
   void on_survey(const Result<SurveyPtr>& survey);
+  void note_left_out();
   const Candidate* worth_trying() const;  // null: none
   bool leaves_something() const;
   double promised(const Candidate& candidate) const;
@@ -196,6 +198,7 @@ class Pilot {
   bool drifted_ = false;                  // it began because windows were off
   bool left_over_ = false;                // it had no steps left for a plan that promises much
   double between_ns_ = 0;                 // as Usual's, when plans were surveyed last
+  std::string left_out_;                  // as Survey's, and said of the last one
   std::vector<double> surprises_;         // of the last trials: what was measured / promised
   double doubt_ = 1;     // in this search: a promise is believed as if it were so much longer
   bool unsure_ = false;  // what was predicted of its last trial was far off

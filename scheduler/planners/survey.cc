@@ -98,6 +98,7 @@ struct Surveyor::State {
   }
 
   Status begin() {
+    survey->left_out = question.left_out;
     const Policy& policy = question.running->policy;
     if (policy.mode == PlanMode::kMerge) return begin_merging();
     menu = menu_of(policy);

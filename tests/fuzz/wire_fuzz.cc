@@ -1,12 +1,13 @@
 // Everything that decodes bytes of another process: frames, session messages, control messages,
-// plans and tables. What decodes must encode to the same bytes again, and a policy that is sound
-// leads to codecs that are.
+// plans, tables and machines' profiles. What decodes must encode to the same bytes again, and a
+// policy that is sound leads to codecs that are.
 #include <cstdint>
 #include <cstdlib>
 #include <variant>
 
 #include "kernels/codec.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/machine_profile.h"
 #include "proto/wire/session_messages.h"
 #include "scheduler/communicator/control.h"
 #include "scheduler/plan/plan.h"
@@ -35,10 +36,18 @@ void check_strengths(const cgx::scheduler::Policy& policy) {
   }
 }
 
+void check_profile(std::span<const std::byte> bytes) {
+  const auto profile = cgx::wire::decode_profile(bytes);
+  if (!profile.ok()) return;
+  const std::vector<std::byte> again = cgx::wire::encode_profile(*profile);
+  require(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()));
+}
+
 template <typename Message>
-void check_policy_of(const Message& message) {
+void check_contents_of(const Message& message) {
   if constexpr (requires { message.policy; }) check_strengths(message.policy);
   if constexpr (requires { message.configured; }) check_strengths(message.configured);
+  if constexpr (requires { message.profile; }) check_profile(message.profile);
 }
 
 }  // namespace
@@ -64,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (message.ok()) {
         const auto again = cgx::scheduler::encode_control(*message);
         require(again.size() == rest.size());
-        std::visit([](const auto& each) { check_policy_of(each); }, *message);
+        std::visit([](const auto& each) { check_contents_of(each); }, *message);
       }
       break;
     }
@@ -73,6 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (plan.ok()) require(cgx::scheduler::encode_plan(*plan).size() == rest.size());
       const auto table = cgx::scheduler::decode_table(rest);
       if (table.ok()) require(cgx::scheduler::encode_table(*table).size() == rest.size());
+      check_profile(rest);
       break;
     }
   }

@@ -133,7 +133,7 @@ Cluster::Cluster(ClusterOptions options)
     engine_options.timeouts = options_.timeouts;
     if (options_.limits) engine_options.limits = options_.limits(machine);
     engine_options.plan_history = options_.plan_history;
-    engine_options.costs = options_.costs;
+    engine_options.costs = options_.costs_of ? options_.costs_of(machine) : options_.costs;
     engine_options.profiles = options_.profiles;
     engine_options.search = options_.search;
     scheduler::PlannerPort* const planner = options_.planning_ns ? daemon.get() : nullptr;

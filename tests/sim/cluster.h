@@ -86,7 +86,9 @@ struct ClusterOptions {
   std::function<SlowSiteOptions(uint32_t machine)> site;
   scheduler::PlanLog* plans = nullptr;
   std::shared_ptr<const std::vector<scheduler::PlanEntry>> plan_history;
-  std::shared_ptr<const scheduler::MachineCosts> costs;     // for policies of mode auto
+  std::shared_ptr<const scheduler::MachineCosts> costs;  // for policies of mode auto
+  // Likewise, of machines that differ; null: nobody knows them there.
+  std::function<std::shared_ptr<const scheduler::MachineCosts>(uint32_t machine)> costs_of;
   std::shared_ptr<const scheduler::KeptProfiles> profiles;  // likewise, found by earlier runs
   scheduler::SearchPace search;
   uint32_t frame_bytes_max = 0;  // 0: the transport's own

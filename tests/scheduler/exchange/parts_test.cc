@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "proto/wire/machine_profile.h"
 #include "scheduler/communicator/control.h"
 #include "scheduler/exchange/buffer_pool.h"
 #include "scheduler/exchange/step_ledger.h"
@@ -204,7 +205,9 @@ INSTANTIATE_TEST_SUITE_P(
                       CallFailure{5, StatusCode::kMISMATCH, "sizes"}, Report{4, 2}, Start{4, 2},
                       PolicyAsk{1, 0, 6, some_policy()},
                       PolicyAnswerMessage{1, StatusCode::kOK, "", 2, 3, 4, 5, {"a", "b"}},
-                      ReplicaHash{100, 3, 77, "avx2"}, Losses{7, 100.0, 2.5, {0.5, 0.25}}, Bye{}));
+                      ReplicaHash{100, 3, 77, "avx2"}, Losses{7, 100.0, 2.5, {0.5, 0.25}}, Bye{},
+                      ProfileAsk{9},
+                      ProfileAnswerMessage{9, StatusCode::kUNIMPLEMENTED, "why", {std::byte{1}}}));
 
 TEST(ControlMessages, RejectAFailureWithCodeOk) {
   for (const ControlMessage& message : {ControlMessage(Failure{StatusCode::kOK, "fine"}),
@@ -243,6 +246,13 @@ TEST(ControlMessages, RejectAReportOfMoreCallsThanCanBeUnderWay) {
   for (const Report& report : {Report{.calls_open = many}, Report{.calls_done = many}}) {
     EXPECT_EQ(decode_control(encode_control(report)).status().code(), StatusCode::kPROTOCOL_ERROR);
   }
+}
+
+TEST(ControlMessages, RejectAProfileThatIsLongerThanAny) {
+  ProfileAnswerMessage answer{.profile = std::vector<std::byte>(wire::MachineProfile::kBytesMax)};
+  EXPECT_TRUE(decode_control(encode_control(answer)).ok());
+  answer.profile.push_back({});
+  EXPECT_EQ(decode_control(encode_control(answer)).status().code(), StatusCode::kPROTOCOL_ERROR);
 }
 
 // What a peer says would be kept, written to the log and said again to everybody.
