@@ -411,6 +411,16 @@ std::string link_text(const v1::JobProfile& profile) {
   return std::string("a link of ") + text + " explains what steps took" + way;
 }
 
+std::string machines_text(const v1::JobProfile& profile) {
+  std::string text;
+  if (profile.machines_heard() > 0) {
+    text += "by the slowest of " + std::to_string(uint64_t{profile.machines_heard()} + 1) +
+            " machines that were heard\n";
+  }
+  if (!profile.left_out().empty()) text += "without " + profile.left_out() + "\n";
+  return text;
+}
+
 std::string work_text(const v1::JobProfile& profile) {
   std::string text = "a step takes " + human_time(profile.step_ns());
   if (profile.period_ns() > 0) {
@@ -438,10 +448,11 @@ std::string show_profile(const v1::JobProfile& profile) {
   }
   const auto others = static_cast<uint64_t>(profile.others_seen());
   return profile.job() + "/" + profile.communicator() + ", as a search for plans goes by it\n" +
-         work_text(profile) + link_text(profile) + "beside codecs an operation takes " +
-         human_time(profile.operation_ns()) + ", a tensor " + human_time(profile.tensor_ns()) +
-         ", a frame " + human_time(profile.frame_ns()) + ", a MiB " +
-         human_time(static_cast<uint64_t>(profile.wire_ns_per_byte() * (1 << 20))) + "\n" +
+         machines_text(profile) + work_text(profile) + link_text(profile) +
+         "beside codecs an operation takes " + human_time(profile.operation_ns()) + ", a tensor " +
+         human_time(profile.tensor_ns()) + ", a frame " + human_time(profile.frame_ns()) +
+         ", a MiB " + human_time(static_cast<uint64_t>(profile.wire_ns_per_byte() * (1 << 20))) +
+         "\n" +
          (others == 0 ? ""
                       : "fitted to " + std::to_string(others) + " more plans that were tried\n") +
          "\n" + codecs.text() + "\n" + tensors.text();

@@ -419,6 +419,8 @@ v1::JobProfile profile_of(const scheduler::JobProfile& profile) {
   message.set_frame_ns(whole(costs.frame_ns));
   message.set_wire_ns_per_byte(costs.wire_ns_per_byte);
   message.set_others_seen(profile.others_seen);
+  message.set_machines_heard(profile.others_heard);
+  message.set_left_out(plain_text(profile.left_out));
   for (const CodecSpec& spec : profile.menu) {
     const Result<scheduler::CodecCurves> curves = costs.curves_of(spec);
     if (!curves.ok()) continue;

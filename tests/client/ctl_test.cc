@@ -198,6 +198,19 @@ TEST_F(Ctl, SimulatesARunningJob) {
               HasSubstr("between 2 and 4096"));
 }
 
+TEST_F(Ctl, SaysWhichMachinesAProfileIsOf) {
+  scheduler::JobProfile profile{.others_heard = 2, .left_out = "machine 3: has gone"};
+  profile.step.step_ns = 5e6;
+  harness_.port.profiled(profile);
+  const Ran ran = run({"plan", "profile", "-j", "bert"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("by the slowest of 3 machines that were heard\n"
+                                 "without machine 3: has gone\n"));
+  harness_.port.profiled(scheduler::JobProfile());
+  EXPECT_THAT(run({"plan", "profile", "-j", "bert"}).out,
+              Not(HasSubstr("machines that were heard")));
+}
+
 TEST_F(Ctl, PrintsJsonThatIsTheMessage) {
   const Ran ran = run({"-o", "json", "jobs"});
   v1::JobList jobs;

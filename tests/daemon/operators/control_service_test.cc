@@ -133,6 +133,8 @@ TEST_F(ControlServiceTest, ShowsWhatWasMeasuredOfAJob) {
   profile.fit.conditions.costs.codecs = {{eight, {0, 0.5}, {0, 0.25}}};
   profile.fit.conditions.costs.frame_ns = 3e3;
   profile.others_seen = 1;
+  profile.others_heard = 2;
+  profile.left_out = "machine 3: has gone";
   harness_.port.profiled(profile);
   v1::GetJobProfileRequest request;
   request.mutable_target()->set_job("bert");
@@ -146,6 +148,8 @@ TEST_F(ControlServiceTest, ShowsWhatWasMeasuredOfAJob) {
   EXPECT_EQ(answer.trip_ns(), 40'000u);
   EXPECT_EQ(answer.frame_ns(), 3'000u);
   EXPECT_EQ(answer.others_seen(), 1u);
+  EXPECT_EQ(answer.machines_heard(), 2u);
+  EXPECT_EQ(answer.left_out(), "machine 3: has gone");
   ASSERT_EQ(answer.codecs_size(), 1);
   EXPECT_THAT(answer.codecs(0).codec(), HasSubstr("maxmin:8"));
   EXPECT_EQ(answer.codecs(0).decode_ns_per_byte(), 0.25);
