@@ -117,7 +117,7 @@ class Search(ClusterCase):
         for text in ("maxmin:8", "now, measured", "on 16 machines"):
             self.assertIn(text, simulated)
         for text in ("a step takes ", "the daemon works ", " explains what steps took", "beside codecs an operation takes ",
-                     "maxmin:4", "layer0.weight"):
+                     "maxmin:4", "layer0.weight", "by the slowest of 2 machines that were heard\n"):
             self.assertIn(text, profiled)
         self.assertIn("ask there", self.said(1, "plan", "explain", "layer0.weight"))
 
