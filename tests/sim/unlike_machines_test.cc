@@ -233,6 +233,45 @@ TEST(UnlikeMachines, SearchGoesOnBehindAFailure) {
   EXPECT_EQ(job.tried_bits(), 0) << job.notes();
 }
 
+// The last tensor comes late on the member, and the first one some time after the step before.
+TEST(UnlikeMachines, TellWhatStepsTakeThere) {
+  constexpr int64_t kPauseNs = 30'000'000, kLateNs = 50'000'000;
+  UnlikeMachines job(options_with(all_codecs));
+  std::optional<wire::MachineProfile> told;
+  job.cluster.tap([&](uint32_t machine, const transport::Frame& frame) {
+    if (machine != kCoordinator || told || !carries<ProfileAnswerMessage>(frame)) return;
+    const auto read = wire::decode_profile(message_of<ProfileAnswerMessage>(frame).profile);
+    if (read.ok()) told = *read;
+  });
+  const auto pass = [&](int64_t ns) {
+    job.cluster.wake_at(job.cluster.now_ns() + ns);
+    job.cluster.run_for(ns);
+    job.cluster.run_rounds(1);  // engines know of it
+  };
+  uint64_t epoch = 0;
+  for (; job.step < 20 && !told; ++job.step) {
+    epoch = job.shown().epoch;
+    pass(kPauseNs);
+    fill(job.cluster, job.tensors, job.step);
+    submit_all(job.cluster, job.tensors, kCoordinator, job.step);
+    for (uint32_t t = 0; t < job.tensors.size(); ++t) {
+      if (t + 1 == job.tensors.size()) pass(kLateNs);
+      ASSERT_TRUE(job.cluster.submit(kMember, job.step, t, job.tensors[t]).ok());
+    }
+    ASSERT_TRUE(job.cluster.end_step(kMember, job.step).ok());
+    ASSERT_TRUE(job.cluster.run_until([&] { return job.cluster.all_ended(job.step); }));
+  }
+  ASSERT_TRUE(told) << job.notes();
+  EXPECT_EQ(told->codecs.size(), scheduler::default_menu().size());
+  EXPECT_GE(told->trip_ns, 20'000);
+  ASSERT_FALSE(told->plans.empty());
+  const wire::MachineProfile::Plan& plan = told->plans.back();
+  EXPECT_EQ(plan.epoch, epoch);
+  EXPECT_NEAR(plan.between_ns, kPauseNs, 1e6);
+  EXPECT_NEAR(plan.last_ns, kLateNs, 1e6);
+  EXPECT_GT(plan.step_ns, plan.last_ns);
+}
+
 // Members say nothing unasked, and only to their coordinator.
 TEST(UnlikeMachines, AnswerOnlyTheirCoordinator) {
   UnlikeMachines job(options_with(all_codecs));
