@@ -434,6 +434,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.feedback_begins = feedback_begins_;
   shown.switches = agreement_.switches();
   shown.searching = searches_plans() ? pilot_.doing() : "";
+  if (searches_plans()) shown.trial_time = pilot_.trial_time();
   shown.plan_notes = pilot_.notes();
   const auto& set = ceilings_.notes();
   shown.plan_notes.insert(shown.plan_notes.begin(), set.begin(), set.end());

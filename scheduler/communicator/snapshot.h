@@ -15,6 +15,7 @@
 #include "scheduler/plan/plan_origin.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/planners/plan_note.h"
+#include "scheduler/planners/trial_account.h"
 #include "scheduler/shares.h"
 
 namespace cgx::scheduler {
@@ -85,6 +86,7 @@ struct CommunicatorSnapshot {
   // The coordinator's configuration for the job, then what came after; newest last, at most 17.
   std::vector<std::shared_ptr<const PolicyVersion>> policies;
   std::string searching;  // what mode auto does now; empty: the mode is fixed, or elsewhere
+  TrialTime trial_time;   // where it does something
   std::vector<PlanNote> plan_notes;       // newest last, at most 32
   std::shared_ptr<const PlanFacts> plan;  // null: none yet
   std::vector<Norms> norms;               // by tensor of the plan

@@ -66,6 +66,8 @@ const char* Pilot::text_of(Cause cause) {
       return "ceilings or a policy brought another plan";
     case Cause::kLeftOver:
       return "a plan that promises much has not been tried";
+    case Cause::kPaidFor:
+      return "time has paid for the trials that had to wait";
   }
   return "";
 }
@@ -96,6 +98,8 @@ void Pilot::completed(const PilotPort::PlanPtr& base, StepSample sample, bool us
     }
   }
   step_ = sample.step;
+  charge(sample, usual);
+  if (alternates_in_vain()) return put_off();
   if (stage_ == Stage::kTrying) return try_step(std::move(sample), usual);
   const bool counts = usual && sample.period_ns > 0 && sample.epoch == running_->plan.epoch;
   if (!counts) return;
@@ -127,6 +131,8 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   left_out_.clear();
   lost_.clear();
   lost_beside_ns_ = 0;
+  owed_ = taken_for_fast_ = false;
+  account_.begin();
   forget_answers();
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
   stage_ = searches ? Stage::kMeasuring : Stage::kOff;
@@ -193,9 +199,8 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
   if (asked_ || base != running_ || !port_.may_propose()) return;
   if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(next_);
   if (stage_ == Stage::kSurveying) {
-    const bool faster = cause_ == Cause::kShorter || cause_ == Cause::kFasterLink;
     between_ns_ = usual_times(samples_).between_ns;
-    port_.survey({usual_of(samples_), seen_, not_again(), faster, between_ns_},
+    port_.survey({usual_of(samples_), seen_, not_again(), taken_for_fast_, between_ns_},
                  while_it_matters(&Pilot::on_survey));
   } else if (stage_ == Stage::kProposing && !must_wait()) {
     propose();
@@ -207,13 +212,17 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
 void Pilot::begin_search(Cause cause) {
   trials_ = 0;
   spent_ = 0;
-  unsure_ = found_ = drifted_ = left_over_ = lost_now_ = false;
+  unsure_ = found_ = drifted_ = left_over_ = owed_ = lost_now_ = false;
   doubt_ = std::clamp(median_of(surprises_), 1.0, kDoubtMost);
   passed_.clear();
   forget_times(cause);
   cause_ = cause;
+  account_.begin_search(usual_times(samples_).period_ns);
+  if (!goes_on(cause)) {
+    taken_for_fast_ = cause == Cause::kShorter || cause == Cause::kFasterLink;
+  }
   if (cause != Cause::kNone) {
-    if (cause != Cause::kOtherPlan && cause != Cause::kLeftOver) count_unrest();
+    if (cause != Cause::kOtherPlan && !goes_on(cause)) count_unrest();
     note(PlanNote{.step = step_, .name = "search", .verdict = text_of(cause)});
   }
   forget_lost(cause);
@@ -223,7 +232,7 @@ void Pilot::begin_search(Cause cause) {
 // Things are different now. What arithmetic takes is still known, but for others' load that came or
 // went: what codecs took amid it would count against them in calm times.
 void Pilot::forget_times(Cause cause) {
-  if (cause == Cause::kLeftOver) return;
+  if (goes_on(cause)) return;
   const bool other_load = cause == Cause::kLoad || cause == Cause::kCalm || cause_ == Cause::kLoad;
   for (SeenPlan& seen : seen_) {
     seen.step_ns = 0;
@@ -269,6 +278,7 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
   candidate_ = worth_trying();
   left_over_ = candidate_ == nullptr && leaves_something();
   if (candidate_ == nullptr) return end_search();
+  if (!account_.covers()) return put_off();
   stage_ = Stage::kProposing;
 }
 
@@ -281,7 +291,7 @@ void Pilot::note_left_out() {
 // A first prediction may be wrong; later ones have seen what codecs take here. In the end the plan
 // that loses nothing has its chance, too.
 const Candidate* Pilot::worth_trying() const {
-  if (trials_ >= survey_->trials_max || pairs_left() < kPairsMin) return nullptr;
+  if (!may_try_more()) return nullptr;
   if (const Candidate* most = unsure_ ? most_different() : nullptr) return most;
   const bool first_search = cause_ == Cause::kNone;
   for (const Candidate& candidate : survey_->candidates) {
@@ -290,6 +300,10 @@ const Candidate* Pilot::worth_trying() const {
     if (promises || loses_nothing) return &candidate;
   }
   return nullptr;
+}
+
+bool Pilot::may_try_more() const {
+  return trials_ < survey_->trials_max && pairs_left() >= kPairsMin;
 }
 
 // It has kept no plan, and what its trials have taught would be worth one more. A later search has
@@ -318,8 +332,7 @@ double Pilot::believed(const Candidate& candidate) const {
 // later ones.
 void Pilot::learn_surprise(double surprise) {
   const bool first = cause_ == Cause::kNone && trials_ <= 1;
-  const bool of_a_guess = cause_ == Cause::kShorter || cause_ == Cause::kFasterLink;
-  if (first || of_a_guess || tried_->score.shared()) return;
+  if (first || taken_for_fast_ || tried_->score.shared()) return;
   surprises_.push_back(surprise);
   if (surprises_.size() > kSurprisesMax) surprises_.erase(surprises_.begin());
 }
@@ -395,6 +408,7 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
 // a trial is believed less the next time.
 void Pilot::judge_drift() {
   if (found_) drift_ = kDriftMin;
+  if (owed_) return;  // it has not ended yet
   if (drifted_ && !found_) drift_ = std::min(kDriftTimes * drift_, kDriftMax);
   if (trials_ == 0 && !surprises_.empty()) surprises_.erase(surprises_.begin());
 }
@@ -412,7 +426,7 @@ void Pilot::settle() {
   warming_ = pace_.warm_up;
   settled_for_ = 0;
   resting_ = rest_;
-  if (cause_ != Cause::kOtherPlan) rest_ = std::min(2 * rest_, kRestMax);
+  if (cause_ != Cause::kOtherPlan && !owed_) rest_ = std::min(2 * rest_, kRestMax);
   resting_plain_ = kPlainRestMin << unrest_;
 }
 

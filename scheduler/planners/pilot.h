@@ -6,7 +6,8 @@
 //   trying     both alternate, in blocks of steps (Trial), until there is a verdict
 //   adopting   the faster one is proposed for good; then the next candidate
 //   settled    until steps take longer or shorter for a while, or links become plainly faster than
-//              they were when the plan was chosen: then it has plans surveyed anew
+//              they were when the plan was chosen: then it has plans surveyed anew; or until time
+//              has paid for trials that would have cost too much (TrialAccount)
 //
 // On the coordinator alone; other machines see plans. Reads no clock. Whatever plan an operator, a
 // commit or new ceilings bring comes first. The pilot begins again, but where table and policy ask
@@ -24,6 +25,7 @@
 #include "scheduler/exchange/prepared_plan.h"
 #include "scheduler/planners/plan_note.h"
 #include "scheduler/planners/survey.h"
+#include "scheduler/planners/trial_account.h"
 #include "scheduler/planners/verdict.h"
 
 namespace cgx::scheduler {
@@ -74,6 +76,7 @@ class Pilot {
   const std::vector<SeenPlan>& seen() const { return seen_; }    // as PilotPort::Known's
   const char* doing() const;                                     // empty: nothing
   bool settled() const { return stage_ == Stage::kSettled; }
+  TrialTime trial_time() const;
   bool idle() const {  // nothing is being tried or looked for
     return stage_ == Stage::kOff || stage_ == Stage::kMeasuring || stage_ == Stage::kSettled;
   }
@@ -119,15 +122,19 @@ class Pilot {
     kFasterLink,
     kCalm,
     kOtherPlan,
-    kLeftOver
+    kLeftOver,
+    kPaidFor
   };
   static const char* text_of(Cause cause);
+  // Nothing has changed since the search before, which had no steps or no time for all of it.
+  static bool goes_on(Cause cause) { return cause == Cause::kLeftOver || cause == Cause::kPaidFor; }
   void begin_search(Cause cause);
   void forget_times(Cause cause);
   void forget_lost(Cause cause);
   void on_survey(const Result<SurveyPtr>& survey);
   void note_left_out();
   const Candidate* worth_trying() const;  // null: none
+  bool may_try_more() const;
   bool leaves_something() const;
   double promised(const Candidate& candidate) const;
   double believed(const Candidate& candidate) const;
@@ -138,12 +145,15 @@ class Pilot {
   void on_trial_refused(const Status& why);
   void try_step(StepSample sample, bool usual);
   void count(StepSample sample, bool tries);
+  void charge(const StepSample& sample, bool usual);
+  bool alternates_in_vain() const;
+  void put_off();
   bool changed_meanwhile() const;
   bool refuted() const;
   bool worth_a_switch() const;
   bool restless() const;
   void count_unrest();
-  void end_trial(bool faster);
+  void end_trial(bool faster, bool stopped);
   void on_change();
   void note_trial(std::string verdict);
   void remember(bool lost);
@@ -197,9 +207,12 @@ class Pilot {
   bool found_ = false;                    // likewise: it has kept a plan
   bool drifted_ = false;                  // it began because windows were off
   bool left_over_ = false;                // it had no steps left for a plan that promises much
-  double between_ns_ = 0;                 // as Usual's, when plans were surveyed last
-  std::string left_out_;                  // as Survey's, and said of the last one
-  std::vector<double> surprises_;         // of the last trials: what was measured / promised
+  bool owed_ = false;                     // trials cost too much: what is left waits
+  bool taken_for_fast_ = false;           // the link, as SurveyQuestion's `faster`
+  TrialAccount account_;
+  double between_ns_ = 0;          // as Usual's, when plans were surveyed last
+  std::string left_out_;           // as Survey's, and said of the last one
+  std::vector<double> surprises_;  // of the last trials: what was measured / promised
   double doubt_ = 1;     // in this search: a promise is believed as if it were so much longer
   bool unsure_ = false;  // what was predicted of its last trial was far off
   std::optional<Tried> tried_;

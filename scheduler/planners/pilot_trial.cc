@@ -58,8 +58,9 @@ void Pilot::try_step(StepSample sample, bool usual) {
   }
   const TrialScore::Verdict verdict = score.verdict();
   const bool open = verdict == TrialScore::Verdict::kOpen;
-  if (open && !refuted() && !score.over(step)) return;
-  end_trial(verdict == TrialScore::Verdict::kFaster);
+  const bool stopped = open && account_.far_overdrawn();
+  if (open && !stopped && !refuted() && !score.over(step)) return;
+  end_trial(verdict == TrialScore::Verdict::kFaster, stopped);
 }
 
 // Load that came goes again, and a plan found under it with it.
@@ -118,9 +119,12 @@ void Pilot::note_trial(std::string verdict) {
                 .step_ns = tried_->score.tried_ns()});
 }
 
-void Pilot::end_trial(bool faster) {
+void Pilot::end_trial(bool faster, bool stopped) {
   const bool keeps = faster && worth_a_switch();
-  note_trial(keeps ? "kept" : faster ? "not worth a switch under others' load" : "no faster");
+  note_trial(keeps     ? "kept"
+             : faster  ? "not worth a switch under others' load"
+             : stopped ? "stopped: it took too much time"
+                       : "no faster");
   const double promise = promised(*candidate_);
   const bool told = promise > 0 && tried_->score.ratio() > 0;
   const double surprise = told ? tried_->score.ratio() / promise : 1;
@@ -129,9 +133,43 @@ void Pilot::end_trial(bool faster) {
   faster_ = keeps;
   adopted_epoch_ = 0;
   tried_->agreed.plan.reset();
-  if (!keeps) remember(/*lost=*/!faster && tried_->score.pairs() > 0);
+  if (!keeps) remember(/*lost=*/!faster && (tried_->score.pairs() > 0 || stopped));
+  if (!keeps && !account_.covers() && may_try_more()) return put_off();
   // A trial that was lost ends by itself, or when the next one begins.
   stage_ = keeps ? Stage::kAdopting : Stage::kSurveying;
+}
+
+// Steps in which something is measured take longer under either plan.
+void Pilot::charge(const StepSample& sample, bool usual) {
+  if (stage_ == Stage::kOff) return;
+  account_.passed(sample.period_ns);
+  if (!tried_ || !usual || sample.period_ns <= 0) return;
+  if (sample.step >= tried_->agreed.first_step) {
+    account_.try_plan(tried_->facts->plan.epoch, tried_->before.period_ns);
+  }
+  account_.add(sample.epoch != running_->plan.epoch, sample.period_ns);
+}
+
+// A plan has lost, and goes on costing time while others are surveyed or wait for memory.
+bool Pilot::alternates_in_vain() const {
+  const bool looks = stage_ == Stage::kSurveying || (stage_ == Stage::kProposing && !asked_);
+  return looks && tried_ && !tried_->score.over(step_) && !account_.covers();
+}
+
+// What is left to try waits until time has paid for it. Where the last trial still alternates, the
+// plan beside it ends it.
+void Pilot::put_off() {
+  ++life_;
+  asked_ = false;
+  owed_ = may_try_more();
+  end_search();
+}
+
+TrialTime Pilot::trial_time() const {
+  return {.spent_ns = static_cast<uint64_t>(account_.spent_ns()),
+          .allowed_ns = static_cast<uint64_t>(account_.allowed_ns()),
+          .elapsed_ns = static_cast<uint64_t>(account_.elapsed_ns()),
+          .waits = owed_};
 }
 
 // Both plans ran side by side: what each of them took then is what the next survey goes by. A plan

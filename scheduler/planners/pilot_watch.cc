@@ -46,6 +46,10 @@ void Pilot::watch(StepSample sample) {
     samples_ = std::exchange(window_, {});
     return begin_search(Cause::kLeftOver);
   }
+  if (owed_ && account_.covers() && settled_for_ >= kPlainRestMin && window_.size() >= kFewSteps) {
+    samples_ = std::exchange(window_, {});
+    return begin_search(Cause::kPaidFor);
+  }
   if (told_of_faster_link_ && settled_for_ >= kPlainRestMin && window_.size() >= kFewSteps) {
     samples_ = std::exchange(window_, {});
     return begin_search(Cause::kFasterLink);

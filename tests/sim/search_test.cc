@@ -109,6 +109,10 @@ TEST(Search, CompressesOverASlowLink) {
   EXPECT_LT(first.measured, 0.5);
   EXPECT_GT(first.step_ns, 0);
   EXPECT_EQ(job.shown(1).searching, "") << "the coordinator searches";
+  EXPECT_GT(shown.trial_time.elapsed_ns, 0u);
+  EXPECT_LE(shown.trial_time.spent_ns, shown.trial_time.allowed_ns);
+  EXPECT_GT(shown.trial_time.allowed_ns, shown.trial_time.elapsed_ns / 100);
+  EXPECT_EQ(job.shown(1).trial_time.elapsed_ns, 0u);
 }
 
 // A job that counts its samples begins at any step.

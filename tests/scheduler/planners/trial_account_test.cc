@@ -1,0 +1,172 @@
+// What trials cost, and what they may: the account alone, and a pilot that keeps to it.
+#include "scheduler/planners/trial_account.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/scheduler/planners/played_job.h"
+
+namespace cgx::scheduler {
+namespace {
+
+constexpr double kStepNs = 100;
+
+// Blocks of four steps, one under each plan.
+void play_pair(TrialAccount& account, double tried_ns, double beside_ns) {
+  for (int i = 0; i < 8; ++i) account.add(i < 4, i < 4 ? tried_ns : beside_ns);
+}
+
+TrialAccount account_of_a_trial() {
+  TrialAccount account;
+  account.begin_search(kStepNs);
+  account.try_plan(2, kStepNs);
+  return account;
+}
+
+TEST(TrialAccount, AddsUpWhatLosersTookBeyondThePlanBesideThem) {
+  TrialAccount account = account_of_a_trial();
+  play_pair(account, 300, 100);
+  EXPECT_DOUBLE_EQ(account.spent_ns(), 800);
+  account.try_plan(3, kStepNs);
+  play_pair(account, 150, 100);
+  EXPECT_DOUBLE_EQ(account.spent_ns(), 1000);
+  EXPECT_TRUE(account.covers());
+  account.try_plan(4, kStepNs);
+  play_pair(account, 400, 100);
+  EXPECT_FALSE(account.covers()) << "2,200 of 2,000";
+  account.passed(19'000);
+  EXPECT_FALSE(account.covers());
+  account.passed(1'000);
+  EXPECT_TRUE(account.covers()) << "a hundredth of the time that passed";
+}
+
+TEST(TrialAccount, ChargesSwitchesAndNoPlanThatWasFaster) {
+  TrialAccount account = account_of_a_trial();
+  for (const double period_ns : {100.0, 100.0, 100.0, 100.0}) account.add(true, period_ns);
+  for (const double period_ns : {160.0, 100.0, 100.0, 100.0}) account.add(false, period_ns);
+  EXPECT_DOUBLE_EQ(account.spent_ns(), 60);
+  account.try_plan(3, kStepNs);
+  play_pair(account, 50, 100);
+  EXPECT_DOUBLE_EQ(account.spent_ns(), 60);
+}
+
+TEST(TrialAccount, TakesATrainersPauseForNoCost) {
+  TrialAccount account = account_of_a_trial();
+  account.add(true, 1e9);
+  account.add(true, 110);
+  EXPECT_DOUBLE_EQ(account.spent_ns(), 0) << "nobody knows yet";
+  account.add(true, 110);
+  account.add(true, 110);
+  EXPECT_NEAR(account.spent_ns(), 120 + 3 * 10, 1e-9) << "as if it were a step of twice the time";
+}
+
+// 24 steps' worth were spent.
+TEST(TrialAccount, GrantsTheWholeCreditWhereEverythingBeginsAnew) {
+  TrialAccount account = account_of_a_trial();
+  play_pair(account, 700, 100);
+  account.begin_search(kStepNs);
+  EXPECT_FALSE(account.covers());
+  EXPECT_FALSE(account.far_overdrawn());
+  account.begin();
+  account.begin_search(kStepNs);
+  EXPECT_DOUBLE_EQ(account.allowed_ns() - account.spent_ns(), 20 * kStepNs);
+  account.begin_search(kStepNs);
+  EXPECT_DOUBLE_EQ(account.allowed_ns() - account.spent_ns(), 20 * kStepNs);
+}
+
+// Conditions change again and again, and whatever is predicted to be faster takes three times as
+// long.
+struct JobOfBadPredictions : PlayedJob {
+  static constexpr int kStepsBetweenChanges = 150;
+  static constexpr double kLongest = 160;
+
+  JobOfBadPredictions() {
+    truth = [this](const CodecSpec& spec) { return spec == kRawSpec ? raw_ns : 3 * raw_ns; };
+    predicted = [this](const CodecSpec& spec) {
+      return spec == kRawSpec ? raw_ns : spec == kFour ? 0.5 * raw_ns : 0.6 * raw_ns;
+    };
+  }
+  void play_changing(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      if (i % kStepsBetweenChanges == 0) raw_ns = raw_ns == 100 ? kLongest : 100;
+      play_step();
+    }
+  }
+  double raw_ns = kLongest;
+};
+
+TEST(TrialAccount, HoldsAJobOfManyBadPlansToItsAllowance) {
+  JobOfBadPredictions job;
+  job.play_changing(2'000);
+  EXPECT_EQ(job.running(), kRawSpec) << job.verdicts();
+  const double allowed_ns =
+      TrialAccount::kShare * job.total_ns + TrialAccount::kCreditSteps * job.kLongest;
+  EXPECT_LE(job.extra_ns, allowed_ns + TrialAccount::kFarSteps * job.kLongest) << job.verdicts();
+  EXPECT_GE(job.extra_ns, 0.5 * allowed_ns) << "it goes on trying\n" << job.verdicts();
+  const TrialTime shown = job.pilot.trial_time();
+  EXPECT_NEAR(static_cast<double>(shown.spent_ns), job.extra_ns, 0.1 * job.extra_ns);
+  EXPECT_NEAR(static_cast<double>(shown.allowed_ns), allowed_ns, 0.02 * allowed_ns);
+
+  job.truth = [&job](const CodecSpec& spec) {
+    return spec == kRawSpec ? job.raw_ns : spec == kFour ? 0.5 * job.raw_ns : 3 * job.raw_ns;
+  };
+  job.play_changing(2'000);
+  EXPECT_EQ(job.running(), kFour) << job.verdicts();
+}
+
+// Nothing changes, but the first search has cost too much for its last candidate.
+TEST(TrialAccount, TriesWhatHadToWaitWhenTimeHasPaidForIt) {
+  PlayedJob job;
+  job.truth = [](const CodecSpec& spec) {
+    return spec == kRawSpec ? 100.0 : spec == kEight ? 60.0 : 700.0;
+  };
+  job.predicted = [](const CodecSpec& spec) {
+    return spec == kRawSpec ? 100.0 : spec == kEight ? 70.0 : 50.0;
+  };
+  job.play(60);
+  EXPECT_STREQ(job.pilot.doing(), "settled");
+  ASSERT_EQ(job.running(), kRawSpec) << job.verdicts();
+  EXPECT_TRUE(job.pilot.trial_time().waits);
+  EXPECT_FALSE(job.trial || job.next) << "no plan alternates in vain";
+  const double paid_at_ns =
+      (job.extra_ns - 100 * TrialAccount::kCreditSteps) / TrialAccount::kShare;
+  while (job.total_ns < paid_at_ns - 500) job.play_step();
+  EXPECT_EQ(job.searches_noted(), 0) << job.verdicts();
+  job.play(60);
+  EXPECT_EQ(job.searches_noted(), 1) << job.verdicts();
+  EXPECT_EQ(job.running(), kEight) << job.verdicts();
+  EXPECT_FALSE(job.pilot.trial_time().waits);
+}
+
+// Its first block was a lucky one: a verdict would take four pairs.
+TEST(TrialAccount, StopsATrialThatCostsTooMuchBeforeItsVerdict) {
+  PlayedJob job;
+  job.menu = {kFour, kRawSpec};
+  job.truth = [&job](const CodecSpec& spec) {
+    const bool lucky = job.trial && job.step < job.trial->first_step + 4;
+    return spec == kRawSpec ? 100.0 : lucky ? 95.0 : 600.0;
+  };
+  job.predicted = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 80.0; };
+  job.play(200);
+  EXPECT_NE(job.verdicts().find("four: stopped: it took too much time"), std::string::npos)
+      << job.verdicts();
+  EXPECT_EQ(job.running(), kRawSpec);
+  EXPECT_LE(job.extra_ns, 100 * 45) << "a verdict took 60 steps' worth";
+}
+
+// The next survey takes long, and the plan that lost alternates all the while.
+TEST(TrialAccount, EndsALostTrialWhileTheNextSurveyTakesLong) {
+  PlayedJob job;
+  job.truth = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 400.0; };
+  job.predicted = [](const CodecSpec& spec) { return spec == kRawSpec ? 100.0 : 80.0; };
+  while (!job.trial) job.play_step();
+  job.surveys_take_long = true;
+  job.play(60);
+  EXPECT_LE(job.extra_ns, 100 * 33) << job.verdicts();
+  EXPECT_FALSE(job.trial || job.next);
+  EXPECT_STREQ(job.pilot.doing(), "settled");
+}
+
+}  // namespace
+}  // namespace cgx::scheduler
