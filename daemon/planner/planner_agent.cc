@@ -71,31 +71,40 @@ void PlannerAgent::request(scheduler::PlanQuestion question, Answer answer) {
                 std::to_string(kTasksMax) + " plans wait to be made; ask again later"));
 }
 
-void PlannerAgent::survey(scheduler::SurveyQuestion question, SurveyAnswer answer) {
-  const bool taken = others_.asked->post([this, question = std::move(question), answer]() mutable {
-    begin_survey(std::move(question), std::move(answer));
-  });
+void PlannerAgent::survey(scheduler::SurveyQuestion question, scheduler::Wanted wanted,
+                          SurveyAnswer answer) {
+  const bool taken =
+      others_.asked->post([this, question = std::move(question), wanted, answer]() mutable {
+        begin_survey(std::move(question), std::move(wanted), std::move(answer));
+      });
   if (!taken) answer(Status(StatusCode::kBUSY, "too many plans wait to be made"));
 }
 
-void PlannerAgent::search(scheduler::CeilingQuestion question, CeilingsAnswer answer) {
-  const bool taken = others_.asked->post([this, question = std::move(question), answer]() mutable {
-    begin_ceilings(std::move(question), std::move(answer));
-  });
+void PlannerAgent::search(scheduler::CeilingQuestion question, scheduler::Wanted wanted,
+                          CeilingsAnswer answer) {
+  const bool taken =
+      others_.asked->post([this, question = std::move(question), wanted, answer]() mutable {
+        begin_ceilings(std::move(question), std::move(wanted), std::move(answer));
+      });
   if (!taken) answer(Status(StatusCode::kBUSY, "too many plans wait to be made"));
 }
 
-void PlannerAgent::begin_survey(scheduler::SurveyQuestion question, SurveyAnswer answer) {
+void PlannerAgent::begin_survey(scheduler::SurveyQuestion question, scheduler::Wanted wanted,
+                                SurveyAnswer answer) {
+  if (wanted.expired()) return;
   Result<scheduler::Surveyor> made = scheduler::Surveyor::create(std::move(question));
   if (!made.ok()) return take(std::move(answer), Result<scheduler::SurveyPtr>(made.status()));
   auto surveyor = std::make_shared<scheduler::Surveyor>(*std::move(made));
   searches_.push_back({[surveyor] { return surveyor->work(kLookEvaluations); },
                        [this, surveyor, answer = std::move(answer)]() mutable {
                          take(std::move(answer), surveyor->survey());
-                       }});
+                       },
+                       std::move(wanted)});
 }
 
-void PlannerAgent::begin_ceilings(scheduler::CeilingQuestion question, CeilingsAnswer answer) {
+void PlannerAgent::begin_ceilings(scheduler::CeilingQuestion question, scheduler::Wanted wanted,
+                                  CeilingsAnswer answer) {
+  if (wanted.expired()) return;
   auto made = scheduler::begin_ceilings(std::move(question));
   if (!made.ok()) {
     return take(std::move(answer), Result<scheduler::CeilingAnswer>(made.status()));
@@ -105,13 +114,15 @@ void PlannerAgent::begin_ceilings(scheduler::CeilingQuestion question, CeilingsA
                        [this, search, answer = std::move(answer)]() mutable {
                          take(std::move(answer),
                               Result<scheduler::CeilingAnswer>(search->answer()));
-                       }});
+                       },
+                       std::move(wanted)});
 }
 
 // One slice of the search whose turn it is.
 void PlannerAgent::go_on() {
   Search next = std::move(searches_.front());
   searches_.pop_front();
+  if (next.dropped()) return;
   const uint64_t began_ns = used_ns_();
   while (!next.slice()) {
     if (used_ns_() - began_ns >= kSliceNs) return searches_.push_back(std::move(next));
@@ -134,8 +145,9 @@ void PlannerAgent::run(const std::function<void()>& work, const std::function<vo
 
 bool PlannerAgent::consider(const Slice& slice, const std::function<void()>& then) {
   return others_.asked->post([this, slice, then] {
-    searches_.push_back(
-        {[slice] { return slice(kLookEvaluations); }, [this, then] { taker_.take_plan(then); }});
+    searches_.push_back({[slice] { return slice(kLookEvaluations); },
+                         [this, then] { taker_.take_plan(then); },
+                         {}});
   });
 }
 

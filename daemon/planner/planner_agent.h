@@ -5,7 +5,8 @@
 // dropped on any thread, after this agent has gone, too.
 // Commits go before what operators ask, and both before searches. What takes long, searches and the
 // memory of residuals, is done in slices, in turn with others of its kind, and whatever goes before
-// it comes between two of them.
+// it comes between two of them. A search whose asker no longer wants its answer ends before its
+// next slice.
 // The thread is nice: trainers need their cores. That is not enough where it makes much memory,
 // most of which is the system's work: it holds a core, and threads that move gradients share the
 // others. So it rests in between, unless ranks or other questions wait.
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -48,8 +50,10 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
   bool prepare_sleep() override;
 
   void request(scheduler::PlanQuestion question, Answer answer) override;
-  void survey(scheduler::SurveyQuestion question, SurveyAnswer answer) override;
-  void search(scheduler::CeilingQuestion question, CeilingsAnswer answer) override;
+  void survey(scheduler::SurveyQuestion question, scheduler::Wanted wanted,
+              SurveyAnswer answer) override;
+  void search(scheduler::CeilingQuestion question, scheduler::Wanted wanted,
+              CeilingsAnswer answer) override;
   void run(const std::function<void()>& work, const std::function<void()>& then) override;
   bool consider(const Slice& slice, const std::function<void()>& then) override;
   void release(std::shared_ptr<const void> memory) override;
@@ -92,10 +96,14 @@ class PlannerAgent final : public Agent, public scheduler::PlannerPort {
   struct Search {
     UniqueFunction<bool()> slice;  // true: done
     Task answer;
+    std::optional<scheduler::Wanted> wanted;  // none: whoever asked waits
+    bool dropped() const { return wanted && wanted->expired(); }
   };
   bool work_on(Queue& queue);
-  void begin_survey(scheduler::SurveyQuestion question, SurveyAnswer answer);
-  void begin_ceilings(scheduler::CeilingQuestion question, CeilingsAnswer answer);
+  void begin_survey(scheduler::SurveyQuestion question, scheduler::Wanted wanted,
+                    SurveyAnswer answer);
+  void begin_ceilings(scheduler::CeilingQuestion question, scheduler::Wanted wanted,
+                      CeilingsAnswer answer);
   void go_on();
   template <typename Then, typename Found>
   void take(Then answer, Found found);

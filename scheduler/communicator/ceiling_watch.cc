@@ -31,7 +31,7 @@ void CeilingWatch::follow(const PlanFacts& plan, uint64_t step) {
   level_ = 0;
   climb_ = {};
   in_force_ = 0;
-  ++life_;
+  asking_.drop();
   asked_ = false;
   known_ = policy_.ceilings == CeilingPlanner::kpolicy;  // nobody has to find them
   due_ = kMeasuredFirst;
@@ -71,8 +71,9 @@ void CeilingWatch::ask(const FactsPtr& base) {
                          .guards = guards_,
                          .level = level_,
                          .climb = climb_},
-                        [this, life = life_](const Result<CeilingAnswer>& answer) {
-                          if (life == life_) on_answer(answer);
+                        asking_.wanted(),
+                        [this, wanted = asking_.wanted()](const Result<CeilingAnswer>& answer) {
+                          if (!wanted.expired()) on_answer(answer);
                         });
 }
 
@@ -113,8 +114,8 @@ PlanOrigin CeilingWatch::origin_of(const CeilingAnswer& answer) const {
 void CeilingWatch::propose(const CeilingAnswer& answer) {
   port_.propose_ceilings(
       answer.ceilings, origin_of(answer),
-      [this, life = life_, answer](const Result<CeilingPort::Agreed>& agreed) {
-        if (life != life_) return;
+      [this, wanted = asking_.wanted(), answer](const Result<CeilingPort::Agreed>& agreed) {
+        if (wanted.expired()) return;
         asked_ = false;
         due_ = agreed.ok() ? answer.again : 1;
         PlanNote said{.step = step_,

@@ -11,6 +11,7 @@
 
 #include "scheduler/communicator/snapshot.h"
 #include "scheduler/planners/ceilings.h"
+#include "scheduler/planners/wanted.h"
 
 namespace cgx::scheduler {
 
@@ -21,7 +22,7 @@ class CeilingPort {
   virtual bool may_set_ceilings() const = 0;
   // Answers come later or at once, and never once the port has gone. Meanwhile another plan may
   // have been proposed.
-  virtual void search_ceilings(CeilingQuestion question,
+  virtual void search_ceilings(CeilingQuestion question, Wanted wanted,
                                std::function<void(const Result<CeilingAnswer>&)> answer) = 0;
   struct Agreed {
     uint64_t epoch = 0, first_step = 0;
@@ -77,8 +78,8 @@ class CeilingWatch {
   uint64_t in_force_ = 0;  // the first step of the last plan agreed on
   uint64_t step_ = 0;      // the last one that was measured
   bool known_ = false, asked_ = false;
-  uint32_t due_ = 0;   // measured steps until ceilings are looked for
-  uint64_t life_ = 0;  // answers for an earlier one are not looked at
+  uint32_t due_ = 0;  // measured steps until ceilings are looked for
+  Asking asking_;
 };
 
 }  // namespace cgx::scheduler

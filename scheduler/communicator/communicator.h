@@ -337,8 +337,8 @@ class Communicator final : public OperationPort,
   double trip_ns() const;
   double lost_share() const;
   using SurveyAnswer = PlannerPort::SurveyAnswer;
-  void survey(Known known, SurveyAnswer answer) override;
-  void have_surveyed(SurveyQuestion question, SurveyAnswer answer);
+  void survey(Known known, Wanted wanted, SurveyAnswer answer) override;
+  void have_surveyed(SurveyQuestion question, Wanted wanted, SurveyAnswer answer);
   void search_plans();
   void survey_if_heard();
   void stop_search();
@@ -365,7 +365,7 @@ class Communicator final : public OperationPort,
   void tell_losses();
   bool free_to_propose() const;
   bool may_set_ceilings() const override;
-  void search_ceilings(CeilingQuestion question,
+  void search_ceilings(CeilingQuestion question, Wanted wanted,
                        std::function<void(const Result<CeilingAnswer>&)> answer) override;
   void propose_ceilings(std::vector<CodecSpec> ceilings, PlanOrigin origin,
                         std::function<void(const Result<CeilingPort::Agreed>&)> answer) override;

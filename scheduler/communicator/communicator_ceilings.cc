@@ -42,9 +42,9 @@ bool Communicator::may_set_ceilings() const {
   return free_to_propose() && (!searches_plans() || pilot_.idle());
 }
 
-void Communicator::search_ceilings(CeilingQuestion question,
+void Communicator::search_ceilings(CeilingQuestion question, Wanted wanted,
                                    std::function<void(const Result<CeilingAnswer>&)> answer) {
-  port_.planner().search(std::move(question),
+  port_.planner().search(std::move(question), std::move(wanted),
                          [alive = std::weak_ptr(alive_),
                           answer = std::move(answer)](const Result<CeilingAnswer>& found) {
                            if (!alive.expired()) answer(found);

@@ -24,14 +24,15 @@ double Communicator::lost_share() const {
 }
 
 // Where groups are merged nobody asks what work takes: trials alone decide.
-void Communicator::survey(Known known, SurveyAnswer answer) {
+void Communicator::survey(Known known, Wanted wanted, SurveyAnswer answer) {
   if (port_.options().costs == nullptr) {
     return answer(Status(StatusCode::kUNIMPLEMENTED, "nobody knows what codecs cost here"));
   }
   SurveyQuestion asked = question_of_job(std::move(known));
   const bool priced = asked.running->policy.mode == PlanMode::kAuto;
-  if (!priced) return have_surveyed(std::move(asked), std::move(answer));
+  if (!priced) return have_surveyed(std::move(asked), std::move(wanted), std::move(answer));
   const ProfileAsk question{profiles_.ask({.question = std::move(asked),
+                                           .wanted = std::move(wanted),
                                            .answer = std::move(answer),
                                            .since_ns = now_ns(),
                                            .deadline_ns = prepare_deadline_ns()})};
@@ -42,9 +43,10 @@ void Communicator::survey(Known known, SurveyAnswer answer) {
   broadcast(question);
 }
 
-void Communicator::have_surveyed(SurveyQuestion question, SurveyAnswer answer) {
+// What is wanted is the pilot's, which goes with this communicator.
+void Communicator::have_surveyed(SurveyQuestion question, Wanted wanted, SurveyAnswer answer) {
   port_.planner().survey(
-      std::move(question),
+      std::move(question), std::move(wanted),
       [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<SurveyPtr>& found) {
         if (!alive.expired()) answer(found);
       });
@@ -59,7 +61,7 @@ void Communicator::search_plans() {
 void Communicator::survey_if_heard() {
   if (!profiles_.ready(now_ns())) return;
   MachineProfiles::Waiting survey = profiles_.take();
-  have_surveyed(std::move(survey.question), std::move(survey.answer));
+  have_surveyed(std::move(survey.question), std::move(survey.wanted), std::move(survey.answer));
 }
 
 void Communicator::stop_search() {

@@ -22,6 +22,7 @@ class MachineProfiles {
 
   struct Waiting {  // a survey, for what others say
     SurveyQuestion question;
+    Wanted wanted;
     PlannerPort::SurveyAnswer answer;
     uint64_t since_ns = 0, deadline_ns = 0;
   };

@@ -76,8 +76,8 @@ const char* Pilot::text_of(Cause cause) {
 template <typename T>
 std::function<void(const Result<T>&)> Pilot::while_it_matters(void (Pilot::*on)(const Result<T>&)) {
   asked_ = true;
-  return [this, on, life = life_](const Result<T>& answer) {
-    if (life != life_) return;
+  return [this, on, wanted = asking_.wanted()](const Result<T>& answer) {
+    if (wanted.expired()) return;
     asked_ = false;
     (this->*on)(answer);
   };
@@ -114,7 +114,7 @@ void Pilot::completed(const PilotPort::PlanPtr& base, StepSample sample, bool us
 }
 
 void Pilot::begin(const PilotPort::PlanPtr& base) {
-  ++life_;
+  asking_.drop();
   asked_ = false;
   running_ = base;
   samples_.clear();
@@ -158,7 +158,7 @@ void Pilot::follow(const PilotPort::PlanPtr& base) {
     next_ = cause_;
     if (lost_now_) lost_beside_ns_ = usual_times(samples_).period_ns;
   }
-  ++life_;
+  asking_.drop();
   asked_ = false;
   samples_.clear();
   tried_.reset();
@@ -169,7 +169,7 @@ void Pilot::follow(const PilotPort::PlanPtr& base) {
 
 void Pilot::stop() {
   if (running_ == nullptr) return;
-  ++life_;
+  asking_.drop();
   asked_ = false;
   stage_ = Stage::kOff;
   running_.reset();
@@ -200,7 +200,7 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
   if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(next_);
   if (stage_ == Stage::kSurveying) {
     between_ns_ = usual_times(samples_).between_ns;
-    port_.survey({usual_of(samples_), seen_, not_again(), taken_for_fast_, between_ns_},
+    port_.survey({usual_of(samples_), seen_, not_again(), taken_for_fast_, between_ns_}, asking_.wanted(),
                  while_it_matters(&Pilot::on_survey));
   } else if (stage_ == Stage::kProposing && !must_wait()) {
     propose();

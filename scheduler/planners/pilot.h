@@ -27,6 +27,7 @@
 #include "scheduler/planners/survey.h"
 #include "scheduler/planners/trial_account.h"
 #include "scheduler/planners/verdict.h"
+#include "scheduler/planners/wanted.h"
 
 namespace cgx::scheduler {
 
@@ -46,7 +47,8 @@ class PilotPort {
     double between_ns = 0;  // likewise
   };
   // Answers come later or at once, and never once the port has gone.
-  virtual void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) = 0;
+  virtual void survey(Known known, Wanted wanted,
+                      std::function<void(const Result<SurveyPtr>&)> answer) = 0;
   struct Agreed {
     PlanPtr plan;
     uint64_t first_step = 0;
@@ -187,8 +189,8 @@ class Pilot {
   PilotPort& port_;
   const SearchPace pace_;
   Stage stage_ = Stage::kOff;
-  uint64_t step_ = 0;   // the last complete one
-  uint64_t life_ = 0;   // answers for an earlier one are not looked at
+  uint64_t step_ = 0;  // the last complete one
+  Asking asking_;
   bool asked_ = false;  // and no answer yet
   PilotPort::PlanPtr running_;
   Cause next_ = Cause::kNone;               // of the search behind the steps that are measured

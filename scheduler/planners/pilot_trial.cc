@@ -159,7 +159,7 @@ bool Pilot::alternates_in_vain() const {
 // What is left to try waits until time has paid for it. Where the last trial still alternates, the
 // plan beside it ends it.
 void Pilot::put_off() {
-  ++life_;
+  asking_.drop();
   asked_ = false;
   owed_ = may_try_more();
   end_search();

@@ -7,6 +7,7 @@
 #include "scheduler/planners/ceilings.h"
 #include "scheduler/planners/plan_question.h"
 #include "scheduler/planners/survey.h"
+#include "scheduler/planners/wanted.h"
 
 namespace cgx::scheduler {
 
@@ -18,11 +19,12 @@ class PlannerPort {
   // what was asked first need not be answered first. What has changed meanwhile is the asker's to
   // find out.
   virtual void request(PlanQuestion question, Answer answer) = 0;
-  // A search: may take far longer, and gives way to what is requested.
+  // A search: may take far longer, and gives way to what is requested. One that nobody wants any
+  // more is dropped, and has no answer.
   using SurveyAnswer = std::function<void(const Result<SurveyPtr>&)>;
-  virtual void survey(SurveyQuestion question, SurveyAnswer answer) = 0;
+  virtual void survey(SurveyQuestion question, Wanted wanted, SurveyAnswer answer) = 0;
   using CeilingsAnswer = std::function<void(const Result<CeilingAnswer>&)>;
-  virtual void search(CeilingQuestion question, CeilingsAnswer answer) = 0;
+  virtual void search(CeilingQuestion question, Wanted wanted, CeilingsAnswer answer) = 0;
   // Other work for ranks that wait, which takes its time: `work` runs where plans are made, `then`
   // on the asking thread, both possibly before run() returns. They share nothing with the asker.
   virtual void run(const std::function<void()>& work, const std::function<void()>& then) {
@@ -48,10 +50,10 @@ class PlannerPort {
 class InlinePlanner final : public PlannerPort {
  public:
   void request(PlanQuestion question, Answer answer) override { answer(make_facts(question)); }
-  void survey(SurveyQuestion question, SurveyAnswer answer) override {
+  void survey(SurveyQuestion question, Wanted, SurveyAnswer answer) override {
     answer(make_survey(std::move(question)));
   }
-  void search(CeilingQuestion question, CeilingsAnswer answer) override {
+  void search(CeilingQuestion question, Wanted, CeilingsAnswer answer) override {
     answer(make_ceilings(std::move(question)));
   }
 };

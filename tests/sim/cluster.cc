@@ -57,16 +57,18 @@ struct Cluster::Daemon final : public transport::Events,
       answer(scheduler::make_facts(question));
     });
   }
-  void survey(scheduler::SurveyQuestion question, SurveyAnswer answer) override {
+  void survey(scheduler::SurveyQuestion question, scheduler::Wanted wanted,
+              SurveyAnswer answer) override {
     const int64_t due = cluster.now_ns_ + cluster.options_.planning_ns(machine);
-    answers.emplace(due, [question = std::move(question), answer = std::move(answer)] {
-      answer(scheduler::make_survey(question));
+    answers.emplace(due, [question = std::move(question), wanted, answer = std::move(answer)] {
+      if (!wanted.expired()) answer(scheduler::make_survey(question));
     });
   }
-  void search(scheduler::CeilingQuestion question, CeilingsAnswer answer) override {
+  void search(scheduler::CeilingQuestion question, scheduler::Wanted wanted,
+              CeilingsAnswer answer) override {
     const int64_t due = cluster.now_ns_ + cluster.options_.planning_ns(machine);
-    answers.emplace(due, [question = std::move(question), answer = std::move(answer)] {
-      answer(scheduler::make_ceilings(question));
+    answers.emplace(due, [question = std::move(question), wanted, answer = std::move(answer)] {
+      if (!wanted.expired()) answer(scheduler::make_ceilings(question));
     });
   }
   void run(const std::function<void()>& work, const std::function<void()>& then) override {

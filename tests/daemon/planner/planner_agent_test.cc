@@ -271,7 +271,8 @@ TEST_F(PlannerAgentTest, MakesPlansBetweenSlicesOfASearch) {
   const auto used = [] { return used_ns += 5 * kMillisecond; };
   PlannerAgent agent(asker_, PlannerAgent::sleep, used);
   bool surveyed = false;
-  agent.survey(long_question(), [&](const Result<scheduler::SurveyPtr>& survey) {
+  const scheduler::Asking asking;
+  agent.survey(long_question(), asking.wanted(), [&](const Result<scheduler::SurveyPtr>& survey) {
     ASSERT_TRUE(survey.ok()) << survey.status().to_string();
     EXPECT_FALSE((*survey)->candidates.empty());
     surveyed = true;
@@ -288,6 +289,39 @@ TEST_F(PlannerAgentTest, MakesPlansBetweenSlicesOfASearch) {
   }
   asker_.read_answers();
   EXPECT_TRUE(surveyed);
+}
+
+// Twenty jobs have gone, or look for something else by now: of ten, searches had begun.
+TEST_F(PlannerAgentTest, DropsSearchesThatNobodyWantsAnyMore) {
+  static uint64_t used_ns = 0;
+  const auto used = [] { return used_ns += 5 * kMillisecond; };
+  const auto used_beside = [&](int gone) {
+    PlannerAgent agent(asker_, PlannerAgent::sleep, used);
+    scheduler::Asking asking;
+    const scheduler::Asking stays;
+    int answers = 0;
+    for (int i = 0; i < gone; ++i) {
+      if (i == gone / 2) {
+        for (int begun = 0; begun < gone; ++begun) agent.do_work(0);
+      }
+      agent.survey(long_question(), asking.wanted(), [&](const auto&) { answers += 100; });
+    }
+    asking.drop();
+    agent.survey(long_question(), stays.wanted(), [&](const auto& survey) {
+      EXPECT_TRUE(survey.ok());
+      ++answers;
+    });
+    const uint64_t before_ns = used_ns;
+    while (agent.do_work(0) > 0) {
+    }
+    EXPECT_TRUE(agent.prepare_sleep());
+    asker_.read_answers();
+    EXPECT_EQ(answers, 1);
+    return used_ns - before_ns;
+  };
+  const uint64_t alone_ns = used_beside(0);
+  EXPECT_GT(alone_ns, 0u);
+  EXPECT_EQ(used_beside(20), alone_ns);
 }
 
 // Where each look at the clock costs 2 ms, 5 ms are three.

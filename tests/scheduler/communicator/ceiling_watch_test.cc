@@ -12,7 +12,7 @@ namespace {
 class Desk : public CeilingPort {
  public:
   bool may_set_ceilings() const override { return free; }
-  void search_ceilings(CeilingQuestion question,
+  void search_ceilings(CeilingQuestion question, Wanted /*wanted*/,
                        std::function<void(const Result<CeilingAnswer>&)> answer) override {
     ++searches;
     asked = std::move(question);

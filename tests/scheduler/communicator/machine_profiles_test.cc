@@ -30,7 +30,8 @@ ProfileAnswerMessage says(uint64_t number, float trip_ns) {
 class MachineProfilesTest : public ::testing::Test {
  protected:
   uint64_t ask() {
-    return profiles_.ask({.question = {}, .answer = {}, .since_ns = kAsked, .deadline_ns = kOver});
+    return profiles_.ask(
+        {.question = {}, .wanted = {}, .answer = {}, .since_ns = kAsked, .deadline_ns = kOver});
   }
   const Members members_ = members_of_machines(3);
   MachineProfiles profiles_{members_};
@@ -119,7 +120,8 @@ TEST_F(MachineProfilesTest, NothingIsKeptOnceNobodySearches) {
 TEST(MachineProfiles, NameAFewOfMany) {
   const Members members = members_of_machines(40);
   MachineProfiles profiles{members};
-  profiles.ask({.question = {}, .answer = {}, .since_ns = kAsked, .deadline_ns = kOver});
+  profiles.ask(
+      {.question = {}, .wanted = {}, .answer = {}, .since_ns = kAsked, .deadline_ns = kOver});
   ASSERT_TRUE(profiles.ready(kOver));
   const std::string text = profiles.take().question.left_out;
   EXPECT_THAT(text, HasSubstr("machine 4 with"));

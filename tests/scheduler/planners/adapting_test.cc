@@ -87,7 +87,8 @@ class ChangingNetwork final : public PilotPort {
 
   // PilotPort
   bool may_propose() const override { return true; }
-  void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override {
+  void survey(Known known, Wanted /*wanted*/,
+              std::function<void(const Result<SurveyPtr>&)> answer) override {
     answer(make_survey({.running = base->facts,
                         .measured = std::move(known.measured),
                         .seen = std::move(known.seen),

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "tests/scheduler/planners/played_job.h"
 
@@ -131,6 +133,26 @@ TEST(Pilot, LetsGoOfItsPlansWhereItStops) {
   EXPECT_STREQ(job.pilot.doing(), "");
   job.play(60);
   EXPECT_EQ(job.running(), kFour) << job.verdicts();
+}
+
+TEST(Pilot, WantsASurveyOnlyUntilAnotherPlanComes) {
+  std::optional<PlayedJob> job(std::in_place);
+  job->surveys_take_long = true;
+  const auto play_until_asked = [&] {
+    while (job->wanted.expired() && job->step < 100) job->play_step();
+    EXPECT_FALSE(job->wanted.expired()) << job->step;
+  };
+  play_until_asked();
+  job->take(job->make(PlayedJob::groups_of(kEight), {}));
+  job->play_step();
+  EXPECT_TRUE(job->wanted.expired()) << "another plan came";
+  play_until_asked();
+  job->pilot.stop();
+  EXPECT_TRUE(job->wanted.expired());
+  play_until_asked();
+  const Wanted wanted = job->wanted;
+  job.reset();
+  EXPECT_TRUE(wanted.expired());
 }
 
 // It takes force between two steps: none has completed under it yet.

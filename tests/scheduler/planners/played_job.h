@@ -29,13 +29,15 @@ class PlayedJob : public PilotPort {
 
   // PilotPort
   bool may_propose() const override { return may; }
-  void survey(Known known, std::function<void(const Result<SurveyPtr>&)> answer) override {
+  void survey(Known known, Wanted until,
+              std::function<void(const Result<SurveyPtr>&)> answer) override {
     const int noted = searches_noted();
     if (known.lost.empty() || noted != noted_before) ++searches;
     noted_before = noted;
     counts_as_fast = known.faster;
     seen = known.seen;
     if (!survey_status.ok()) return answer(survey_status);
+    wanted = until;
     if (surveys_take_long) return;
     auto made = std::make_shared<Survey>();
     made->running_ns = period_of(*base);
@@ -169,6 +171,7 @@ class PlayedJob : public PilotPort {
   bool never_adopts = false;  // each plan beside a trial is refused
   bool may = true;
   bool surveys_take_long = false;  // nobody hears of them
+  Wanted wanted;                   // the last survey is
   Status survey_status, refusal;
   std::vector<CodecSpec> menu = {kFour, kEight, kRawSpec};
   std::function<double(const CodecSpec&)> truth = [](const CodecSpec& spec) {
