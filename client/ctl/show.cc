@@ -323,6 +323,14 @@ std::string epochs_text(const v1::Communicator& one) {
   return table.empty() ? "" : table.text() + "\n";
 }
 
+std::string trial_time_text(const v1::Communicator& one) {
+  if (!one.has_trial_time()) return "";
+  const v1::TrialTime& time = one.trial_time();
+  return "trials took " + human_time(time.spent_ns()) + " more than the plan beside them, in " +
+         human_time(time.elapsed_ns()) + " of training (allowed: " + human_time(time.allowed_ns()) +
+         (time.waits() ? ", so the next one waits" : "") + ")\n";
+}
+
 std::string searches_text(const v1::Communicator& one) {
   if (one.mode() == "fixed" && one.plan_notes().empty())
     return "plans follow from the policy alone (policy key mode)\n";
@@ -334,7 +342,9 @@ std::string searches_text(const v1::Communicator& one) {
                note.step_ns() == 0 ? "-" : human_time(note.step_ns()), note.verdict()});
   }
   if (!table.empty() && one.mode() == "fixed") return table.text();
-  if (!table.empty()) return table.text() + "shares of the step under the plan before\n";
+  if (!table.empty()) {
+    return table.text() + "shares of the step under the plan before\n" + trial_time_text(one);
+  }
   if (one.searching().empty()) return "machine 0 of the communicator searches: ask its daemon\n";
   return "nothing was tried yet\n";
 }

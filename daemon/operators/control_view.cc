@@ -69,6 +69,15 @@ void add_plan_note(const scheduler::PlanNote& from, v1::Communicator& communicat
   to->set_step_ns(static_cast<uint64_t>(from.step_ns));
 }
 
+void fill_trial_time(const scheduler::TrialTime& from, v1::Communicator& communicator) {
+  if (from.elapsed_ns == 0) return;
+  v1::TrialTime* to = communicator.mutable_trial_time();
+  to->set_spent_ns(from.spent_ns);
+  to->set_allowed_ns(from.allowed_ns);
+  to->set_elapsed_ns(from.elapsed_ns);
+  to->set_waits(from.waits);
+}
+
 void fill_progress(const CommunicatorSnapshot& from, v1::Communicator& to) {
   to.set_term(from.term);
   to.set_epoch(from.epoch);
@@ -300,6 +309,7 @@ v1::Communicator communicator_of(const CommunicatorSnapshot& from) {
   for (const auto& change : from.switches) add_switch(change, to);
   to.set_mode(scheduler::kPlanModes[static_cast<size_t>(from.policy.mode)]);
   to.set_searching(from.searching);
+  fill_trial_time(from.trial_time, to);
   for (const auto& note : from.plan_notes) add_plan_note(note, to);
   return to;
 }

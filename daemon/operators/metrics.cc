@@ -106,6 +106,12 @@ constexpr Row<C> kCommunicatorRows[] = {
     {"communicator_exchange_seconds_total", "time of operations from ready to complete, summed",
      MetricType::Counter,
      [](const C& c) { return static_cast<double>(c.exchange_ns) * kNanosecond; }},
+    {"communicator_trials_cost_seconds", "what trials took beyond the plan beside them",
+     MetricType::Gauge,
+     [](const C& c) { return static_cast<double>(c.trial_time.spent_ns) * kNanosecond; }},
+    {"communicator_trials_allowed_seconds", "what they may take; beyond, no new one begins",
+     MetricType::Gauge,
+     [](const C& c) { return static_cast<double>(c.trial_time.allowed_ns) * kNanosecond; }},
 };
 
 using P = scheduler::PeerSnapshot;

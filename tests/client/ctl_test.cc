@@ -133,6 +133,10 @@ TEST_F(Ctl, ShowsTheGroupsOfAPlanAndWhatModeAutoHasTried) {
   scheduler::CommunicatorSnapshot& bert = snapshot.communicators[2];
   bert.policy.mode = scheduler::PlanMode::kAuto;
   bert.searching = "settled";
+  bert.trial_time = {.spent_ns = 1'500'000'000,
+                     .allowed_ns = 1'200'000'000,
+                     .elapsed_ns = 100'000'000'000,
+                     .waits = true};
   bert.plan_notes = {{.epoch = 2,
                       .step = 12,
                       .name = "choose",
@@ -149,6 +153,9 @@ TEST_F(Ctl, ShowsTheGroupsOfAPlanAndWhatModeAutoHasTried) {
   EXPECT_THAT(history, ContainsRegex("2 +12 +choose +40 % +39 % +12.3 ms +kept\n"));
   EXPECT_THAT(history, ContainsRegex("- +- +fp32 +- +- +- +BUSY: machine 1 refuses\n"));
   EXPECT_THAT(history, ContainsRegex("- +57 +search +- +- +- +steps take longer\n"));
+  EXPECT_THAT(history,
+              HasSubstr("\ntrials took 1.5 s more than the plan beside them, in 1 min of training "
+                        "(allowed: 1.2 s, so the next one waits)\n"));
   EXPECT_THAT(history, ContainsRegex("EPOCH +STEP +BY +BECAUSE\n +2 +40 +- +-\n"));
   EXPECT_THAT(history, ContainsRegex("\n +3 +1000 +policy +alice: [^\n]*less\n"));
   EXPECT_THAT(run({"plan", "history"}).out,

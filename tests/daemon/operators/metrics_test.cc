@@ -17,6 +17,7 @@
 namespace cgx::daemon {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -38,6 +39,15 @@ TEST(Metrics, NameTotalsAndUnits) {
   EXPECT_THAT(
       text,
       HasSubstr("cgxd_peer_up{cgx_job=\"bert\",uid=\"2000\",peer=\"node3\",machine=\"1\"} 0"));
+}
+
+TEST(Metrics, TellWhatTrialsHaveCost) {
+  Snapshot snapshot = two_users();
+  snapshot.communicators[0].trial_time = {
+      .spent_ns = 1'500'000'000, .allowed_ns = 2'500'000'000, .elapsed_ns = 1'000'000'000};
+  const std::string text = metrics_text(snapshot, {}, kFacts, 0);
+  EXPECT_THAT(text, ContainsRegex("cgxd_communicator_trials_cost_seconds[^\n]* 1.5\n"));
+  EXPECT_THAT(text, ContainsRegex("cgxd_communicator_trials_allowed_seconds[^\n]* 2.5\n"));
 }
 
 TEST(Metrics, TellJobsApartWithoutTheirNames) {
