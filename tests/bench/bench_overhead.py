@@ -1,8 +1,16 @@
-"""overhead: what the daemon adds to the same work in one process, copies, page faults, CPU, idling, neighbours, tenants, shares."""
+"""overhead: what the daemon adds to the same work in one process, copies, page faults, CPU, idling, neighbours, tenants, shares.
 
+overhead/measurement: 1.005 / (a 1 MiB step / the same without what recording and measuring take of it). Steps with and
+without a recorder differ by more than that from round to round, so it is counted: the events of a step, times the
+processor time of one (measure_bench.cc), as if all of it made the step longer. The note has what rounds with and
+without a recorder (recorder.events: 0) say.
+"""
+
+import json
 import os
 import signal
 import statistics
+import subprocess
 import time
 
 import bench_fair
@@ -14,6 +22,7 @@ from rounds import interleave
 
 BYTES = 64 << 20
 IDLE_TARGET = 0.005  # of one core
+MEASURED_BYTES, MEASURED_MOST = 1 << 20, 1.005  # times the step without
 
 
 def run(options, report):
@@ -23,6 +32,8 @@ def run(options, report):
             run_inprocess(case, size, options, report)
     if options.wants("faults/64MiB") or options.wants("cpu-per-GiB/n2/gloo"):
         run_faults_and_cpu(options, report)
+    if options.wants("measurement") and not options.peers_only:
+        run_measurement(options, report)
     bench_tenant.run(options, report)
     bench_fair.run(options, report)
     if (options.wants("idle") or options.wants("neighbour")) and not options.peers_only:
@@ -76,6 +87,37 @@ def run_faults_and_cpu(options, report):
                f"{copied:.0f} bytes copied, {held:.0f} bytes held per operation")
     report.add("overhead", "cpu-per-GiB/n2/gloo", mine["cpu_s_per_gib"], "gloo", gloo, gloo / mine["cpu_s_per_gib"],
                "cpu-s/GiB")
+
+
+def events_recorded(daemon):
+    """How many there ever were."""
+    return int(daemon.control_tool("events", "-n", "1")["next"])
+
+
+def run_measurement(options, report):
+    rounds, repetitions = (2, 50) if options.quick else (15, 400)
+    program = [os.path.join(options.build, "bin", "bench_measure"), "3" if options.quick else "9"]
+    event_ns = json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout)["ns_per_event"]
+    with Machines(2) as machines:
+        machines.build = options.build
+        contestants = []
+        try:
+            contestants.append(ours.Cgxd(machines, 1, 2 * MEASURED_BYTES))
+            contestants.append(ours.CgxdUnrecorded(machines, 2 * MEASURED_BYTES))
+            daemon = contestants[0].daemons[0]
+            before = events_recorded(daemon)
+            contestants[0].measure(MEASURED_BYTES, repetitions, 0)
+            events = (events_recorded(daemon) - before) / repetitions
+            results = interleave(contestants, MEASURED_BYTES, rounds, repetitions)
+        finally:
+            for contestant in contestants:
+                contestant.close()
+    step_us, cost_us = results["cgxd"]["us"], events * event_ns / 1e3
+    pairs = zip(results["cgxd"]["rounds_us"], results["unrecorded"]["rounds_us"])
+    live = statistics.median(recorded / unrecorded for recorded, unrecorded in pairs)
+    times = step_us / (step_us - cost_us)
+    report.add("overhead", "measurement", times, "limit", MEASURED_MOST, MEASURED_MOST / times, "x",
+               f"{events:.0f} events of {event_ns:.0f} ns in {step_us:.0f} us; {live:.3f} with a recorder / without")
 
 
 def spin_rate(seconds):

@@ -76,6 +76,16 @@ class CgxdPieces(Cgxd):
             self.spawn(machine, argv, env=dict(os.environ, CGX_SOCKET=through[machine.index].socket))
 
 
+class CgxdUnrecorded(Cgxd):
+    """Records nothing."""
+
+    name = "unrecorded"
+    port = daemons.MESH_PORT + 3
+
+    def __init__(self, machines, bytes_max):
+        super().__init__(machines, 1, bytes_max, config={"recorder": {"events": 0}})
+
+
 class CgxdTcp(Cgxd):
     """Beside the same over UCX."""
 

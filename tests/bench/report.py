@@ -19,7 +19,7 @@ TARGETS = {  # ratio to reach per bench and case
                 "fp32/1KiB/n2/tcp": 0.5, "fp32/1KiB/n2/tcp-ucx": 0.9},
     "overhead": {"inprocess/16MiB": 0.90, "inprocess/64MiB": 0.90, "faults/64MiB": 1.0,
                  "cpu-per-GiB/n2/gloo": 2.5, "idle": 1.0, "neighbour": 0.99,
-                 "tenant/status": 0.8, "tenant/apply": 0.8, "round": 1.0,
+                 "tenant/status": 0.8, "tenant/apply": 0.8, "round": 1.0, "measurement": 1.0,
                  "fair/n1r2": 0.5, "fair/n2": 0.5},
     "auto": {f"{model}/{link}/n2/{lane}{row}": target
              for model in ("resnet50", "tiny") for link in ("1gbit", "10gbit", "unshaped") for lane in ("auto", "scalar")
