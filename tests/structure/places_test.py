@@ -1,13 +1,19 @@
-"""How many places a new member of a list needs: where those that are there are named, as CONTRIBUTING.md says.
+"""How many places a new member of a list needs, as CONTRIBUTING.md says. Counted in two ways.
 
-A source that names nearly all members of a list by their wiring (their getters, enumerators, makers) is a place that a new one
-has to be added to. Tests and texts made from the lists do not count; what a member does with its value is its own business.
+Those that are there: a source that names nearly all members of a list by their wiring (their getters, enumerators, makers) is a
+place that a new one has to be added to. Tests and texts made from the lists do not count; what a member does with its value is
+its own business.
+
+One more of each, in a copy of the tree: with the lines that CONTRIBUTING.md names it is known everywhere, without one it is not.
 """
 
 import re
 import statistics
+import tempfile
 import unittest
 
+import additions
+import headers_test
 import tree
 
 NEARLY_ALL = 0.8
@@ -16,6 +22,7 @@ ROW = re.compile(r"^X\((\w+)(?:, \d+, \"|, )?(\w+)?", re.MULTILINE)
 SPECIAL = {"codec", "rules", "menu"}                  # policy keys that are more than a value
 AT_START = {"handshake_ms", "join_ms", "drain_ms"}    # time-outs that are read where they are used
 LINE = re.compile(r"^\| (?P<what>[^|]+?) \| (?P<number>\d+) \| (?P<places>[^|]*) \|", re.MULTILINE)
+ROWS = re.compile(r"^\| (?P<what>[^|]+?) \| \d+ \| [^|]* \| (?P<besides>[^|]*) \|", re.MULTILINE)
 PLACE = re.compile(r"`(?P<path>[\w./]+)`(?: \((?P<lines>\d+)\))?")
 
 
@@ -83,6 +90,59 @@ class Places(unittest.TestCase):
         patterns = lists()["figure"]
         self.assertEqual(list(places(patterns)), ["proto/wire/counters.def"])
         self.assertEqual(list(places(patterns[:1] + [r"\bnothing_is_called_so\b"] * 9)), [])
+
+
+class Additions(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.copy = additions.Copy(folder.name)
+
+    def test_a_new_member_needs_the_lines_that_contributing_names(self):
+        """Each of its lines and files, too: a place that was left out is noticed."""
+        told = {m["what"]: m for m in LINE.finditer(tree.text("CONTRIBUTING.md"))}
+        self.assertEqual({each.what for each in additions.additions()}, set(told))
+        for each in additions.additions():
+            with self.subTest(each.what):
+                lines = [line.path for line in each.lines]
+                shown = {m["path"]: int(m["lines"] or 1) for m in PLACE.finditer(told[each.what]["places"])}
+                self.assertEqual({path: lines.count(path) for path in lines}, shown)
+                self.assertEqual(len(lines), int(told[each.what]["number"]))
+                self.assertEqual(self.lacks(each), [])
+                for line in each.lines + each.besides:
+                    self.assertNotEqual(self.lacks(each, without=line), [], f"nobody notices that {line} is left out")
+                for path in each.files:
+                    self.assertNotEqual(self.lacks(each, without=path), [], f"nobody notices that {path} is left out")
+
+    def lacks(self, addition, without=None):
+        lines = [line for line in addition.lines + addition.besides if line != without]
+        files = {path: text for path, text in addition.files.items() if path != without}
+        with self.copy.added(lines, files):
+            return self.copy.lacks(addition)
+
+    def test_other_lines_are_named_beside_the_count(self):
+        besides = {m["what"]: m["besides"] for m in ROWS.finditer(tree.text("CONTRIBUTING.md"))}
+        for each in additions.additions():
+            pages = re.findall(r"`([\w/]+\.md)`", besides[each.what])
+            said = besides[each.what] + "".join(tree.text(page) for page in pages)
+            for line in each.besides:
+                self.assertIn(f"`{line.path.split('/')[-1]}`", said.replace(line.path, line.path.split("/")[-1]), each.what)
+
+    def test_the_tree_with_one_more_of_each_compiles(self):
+        """So no source that reads a list needs another line."""
+        every = additions.additions()
+        for each in every:
+            self.copy.add(each.lines + each.besides, each.files)
+        sources = {path for each in every for path in [*additions.readers(each.list), *each.files] if path.endswith(".cc")}
+        with tempfile.TemporaryDirectory() as generated:
+            self.copy.generate(generated)
+            lanes = {path for path in sources if path.startswith(("kernels/codecs/", "kernels/lanes/"))}
+            for apart, lane in ((lanes, ["-DCGX_LANE=scalar", "-DCGX_LANE_IS_SCALAR"]), (sources - lanes, [])):
+                flags = [f"-I{generated}", *lane, *(flag for flag in headers_test.folder_flags("daemon/options.h")
+                                                    if flag != "-I" + tree.ROOT)]
+                self.assertEqual(self.copy.errors_of(sorted(apart), flags), "")
 
 
 if __name__ == "__main__":
