@@ -2,15 +2,9 @@
 #include <string>
 
 #include "kernels/codec.h"
-#include "kernels/codecs/casts.h"
 #include "kernels/codecs/codec_refusal.h"
-#include "kernels/codecs/fp8.h"
-#include "kernels/codecs/maxmin.h"
-#include "kernels/codecs/natural.h"
-#include "kernels/codecs/sign.h"
-#include "kernels/codecs/sparse.h"
-#include "kernels/codecs/symmetric.h"
 #include "kernels/draw.h"
+#include "kernels/families.h"  // made by CMakeLists.txt
 #include "kernels/range.h"
 
 namespace cgx::kernels {

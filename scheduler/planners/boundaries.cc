@@ -47,10 +47,10 @@ bool nowhere_later(const State& one, const State& other) {
 std::vector<CollectiveWish> wishes_under(const PlanInputs& inputs) {
   if (inputs.policy.collective != CollectiveWish::kAuto) return {inputs.policy.collective};
   if (inputs.machines == 1) return {CollectiveWish::kScatter};
-  std::vector<CollectiveWish> wishes = {CollectiveWish::kScatter, CollectiveWish::kAllgather};
-  for (size_t i = 0; inputs.sites_each > 1 && i < std::size(kCollectives); ++i) {
+  std::vector<CollectiveWish> wishes;
+  for (size_t i = 0; i < std::size(kCollectives); ++i) {
     const auto each = static_cast<Collective>(i);
-    if (row_of(each).in_racks) wishes.push_back(wish_for(each));
+    if (!row_of(each).in_racks || inputs.sites_each > 1) wishes.push_back(wish_for(each));
   }
   return wishes;
 }

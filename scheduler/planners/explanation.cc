@@ -1,6 +1,7 @@
 #include "scheduler/planners/explanation.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -74,8 +75,9 @@ std::vector<Way> other_ways_for(const SurveyQuestion& question, uint32_t tensor)
   const Way& own = running.plan.groups[running.first_group_of(tensor)].way;
   std::vector<Way> ways;
   if (running.policy.collective != CollectiveWish::kAuto || question.machines < 2) return ways;
-  for (const Collective other : {Collective::kScatter, Collective::kAllgather}) {
-    if (other == own.collective) continue;
+  for (size_t i = 0; i < std::size(kCollectives); ++i) {
+    const auto other = static_cast<Collective>(i);
+    if (other == own.collective || row_of(other).in_racks) continue;
     ways.push_back(choose_way({.wish = wish_for(other),
                                .machines = question.machines,
                                .rack_machines = running.policy.rack_machines},

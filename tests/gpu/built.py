@@ -20,8 +20,6 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.environ.setdefault("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
 os.environ.update(CGX_TEST_GPU="1", CGX_KERNEL_IMAGES=os.path.join(BUILD, "lib"), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1")
 os.environ["PYTHONPATH"] = os.pathsep.join(os.path.join(ROOT, part) for part in ("client/python", "tests/e2e", "tests/client", "tests/gpu"))
-DENSE = ("fp32", "fp16", "bf16", "fp8", "maxmin", "int8", "natural", "signsgd", "efsign", "onebit", "qsgd", "terngrad")
-SPARSE = ("topk", "threshold", "randomk")
 LESS_MEMORY = "DriverMemory.FreeMemoryBecomesLess"  # if nobody else takes or frees any
 TIMED = (".Faults.", ".DaemonGone.")  # tests with limits in seconds
 SCRIPTS = ("worker_test", "faults_test", "again_test", "queued_test", "ceilings_test", "staging_test", "bindings_test",
@@ -36,6 +34,11 @@ NOT_HERE = {  # what a build has, too, and one GPU does not run
     "fatbin_test": "needs no GPU: machine code is read",
 }
 CHECKED = {"memcheck": ("maxmin", "fp8", "topk", "randomk", "threshold"), "racecheck": ("maxmin", "natural", "topk", "randomk")}
+
+
+def codecs():
+    with open(os.path.join(ROOT, "kernels", "codecs.def"), encoding="utf-8") as file:
+        return re.findall(r'^X\(\w+, \d+, "(\w+)"', file.read(), re.MULTILINE)
 
 
 def built(name):
@@ -57,7 +60,7 @@ def parts():
     yield "promises of the driver", [built("test_gpu_driver"), f"--gtest_filter=-{LESS_MEMORY}"], 200
     for name in PROGRAMS:
         yield name, [built(f"test_{name}")], 200
-    for codec in DENSE + SPARSE:
+    for codec in codecs():
         yield f"agree {codec}", [built("gpu_agree_driver"), "40", "1", codec], 90
     for script in SCRIPTS:
         yield from (part for part in tests_of(script) if not any(name in part[0] for name in TIMED))

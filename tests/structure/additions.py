@@ -13,6 +13,7 @@ from typing import Dict, List, NamedTuple
 
 import tree
 
+GENERATED = "build/generated"
 COPIED = ("client", "config", "daemon", "kernels", "proto", "scheduler", "transport")
 NAME = re.compile(r"planted|\b99\b", re.IGNORECASE)
 FIELD = '\n  optional uint64 %s = 99 [(field) = {\n    help: "planted"  default_text: "1"  min: "1"  max: "9"\n  }];'
@@ -38,7 +39,6 @@ class Addition(NamedTuple):
     lines: List[Line]          # that CONTRIBUTING.md counts
     needs: List[Need] = []
     files: Dict[str, str] = {}  # of its own
-    besides: List[Line] = []   # in places that CONTRIBUTING.md names under `besides`
 
 
 PLANNER = """#include "scheduler/planners/proposal.h"
@@ -81,12 +81,16 @@ Result<std::unique_ptr<Transport>> make_planted_transport(const TcpOptions& opti
 }
 }  // namespace cgx::transport
 """
-TRANSPORT = """
+TRANSPORT_MAKER = """#include "daemon/transport_options.h"
+#include "transport/planted.h"
+
+namespace cgx::daemon {
 Result<TransportFactory> make_planted(const v1::Config&) {
   return TransportFactory([](transport::Events& events) {
     return transport::make_planted_transport(transport::TcpOptions(), events);
   });
 }
+}  // namespace cgx::daemon
 """
 
 
@@ -103,14 +107,11 @@ def additions():
                  [Need(r"\bconfig\.planted_ms\(\)", r"\nmessage Timeouts \{\n  optional uint64 planted_ms = ")]),
         Addition("figure", "proto/wire/counters.def", [Line("proto/wire/counters.def", 'X(planted, "planted")\n')]),
         Addition("transport", "transport/transports.def",
-                 [Line("transport/transports.def", 'X(planted, "tcp once more")\n'),
-                  Line("daemon/transports.cc", TRANSPORT, r"(?s)\nResult<TransportFactory> make_tcp\(.*?\n\}\n")],
-                 [Need(r"&make_planted\b", r"\nResult<TransportFactory> make_planted\("),
-                  Need(r"\bmake_planted_transport\(", r"\nResult<std::unique_ptr<Transport>> make_planted_transport\([^{]*;"),
+                 [Line("transport/transports.def", 'X(planted, "tcp once more")\n')],
+                 [Need(r"&make_planted\b", r"\nResult<TransportFactory> make_planted\([^;]*\{", linked=True),
                   Need(r"\bmake_planted_transport\(", r"\nResult<std::unique_ptr<Transport>> make_planted_transport\([^;]*\{", linked=True)],
-                 {"transport/planted.h": TRANSPORT_HEADER, "transport/planted.cc": TRANSPORT_SOURCE},
-                 [Line("transport/CMakeLists.txt", "target_sources(cgx_transport_tcp PRIVATE planted.cc)\n"),
-                  Line("daemon/transports.cc", '#include "transport/planted.h"\n', r'#include "transport/tcp\.h"\n')]),
+                 {"transport/planted.h": TRANSPORT_HEADER, "transport/planted.cc": TRANSPORT_SOURCE,
+                  "daemon/transport_planted.cc": TRANSPORT_MAKER}),
         Addition("collective", "scheduler/plan/schedules.def",
                  [Line("proto/messages/policy.proto", '  choices: "planted"', r'choices: "two_level"'),
                   Line("scheduler/plan/schedules.def", 'X(Planted, planted, "allgather once more")\n')],
@@ -125,10 +126,7 @@ def additions():
                  [Line("kernels/codecs.def", 'X(Planted, 99, "planted", "int8 once more", "nothing")\n')],
                  [Need(r"<PlantedFamily>", r"\bstruct PlantedFamily\b"),
                   Need(r"CGX_ON_LANE\(Planted\)\(spec\)", r"\nCGX_CODEC\(Planted\)", linked=True)],
-                 {"kernels/codecs/planted.h": CODEC_HEADER, "kernels/codecs/planted.cc": CODEC_SOURCE},
-                 [Line("kernels/CMakeLists.txt", "list(APPEND per_lane codecs/planted.cc)\n", r"codecs/symmetric\.cc\)\n"),
-                  Line("kernels/codecs.cc", '#include "kernels/codecs/planted.h"\n',
-                       r'#include "kernels/codecs/symmetric\.h"\n')]),
+                 {"kernels/codecs/planted.h": CODEC_HEADER, "kernels/codecs/planted.cc": CODEC_SOURCE}),
     ]
 
 
@@ -192,7 +190,8 @@ class Copy:
         """What the source includes of the tree, and what that does; for generated headers their .proto file."""
         seen = set() if seen is None else seen
         path = re.sub(r"\.(grpc\.)?pb\.h$", ".proto", path)
-        if path not in seen and os.path.exists(os.path.join(self.root, path)):
+        path = next((each for each in (path, f"{GENERATED}/{path}") if os.path.exists(os.path.join(self.root, each))), None)
+        if path is not None and path not in seen:
             seen.add(path)
             for mark, name in tree.INCLUDE.findall(self.text(path)):
                 self.included(name, seen)
@@ -209,6 +208,8 @@ class Copy:
 
     def lacks(self, addition):
         """What is not known of the member where it has to be, in words."""
+        taken = {path for folder in {path.split("/")[0] for path in addition.files}
+                 for path in tree.sources_of(folder, self.root, f"{self.root}/build")}
         texts = {path: self.expanded(path) for path in readers(addition.list)}
         found = [f"{path} reads {addition.list} and shows no such row" for path, text in texts.items() if not NAME.search(text)]
         own = {path: self.text(path) for path in addition.files if os.path.exists(os.path.join(self.root, path))}
@@ -219,26 +220,18 @@ class Copy:
             if not users:
                 found.append(f"no reader of {addition.list} has {need.used}")
             found += [f"{path} has {need.used} and finds no {need.definition}" for path in users if not self.defines(need, path)]
-        taken = {path for folder in {path.split("/")[0] for path in addition.files} for path in self.built(folder)}
         return found + [f"no target has {path}" for path in addition.files if path.endswith(".cc") and path not in taken]
 
-    def built(self, folder):
-        """The sources of the targets in that folder."""
-        script = os.path.join(self.root, "tests", "structure", "sources.cmake")
-        done = subprocess.run(["cmake", f"-DROOT={self.root}", "-P", script], cwd=os.path.join(self.root, folder),
-                              capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return [os.path.join(folder, name) for name in re.findall(r"[\w./]+\.cc", done.stderr)]
-
-    def generate(self, folder):
-        """The headers of its .proto files."""
+    def generate(self):
+        """What sources include and nobody writes."""
+        tree.sources_of("kernels", self.root, f"{self.root}/build")
         names = ["options", "policy", "config", "control"]
-        subprocess.run(["protoc", "-I.", f"--cpp_out={folder}", *(f"proto/messages/{name}.proto" for name in names)],
+        subprocess.run(["protoc", "-I.", f"--cpp_out={GENERATED}", *(f"proto/messages/{name}.proto" for name in names)],
                        cwd=self.root, check=True)
 
     def errors_of(self, sources, flags):
         """What the compiler says of all of them at once."""
         lines = "".join(f'#include "{source}"\n' for source in sources)
-        done = subprocess.run(["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror=switch", "-Wno-missing-field-initializers", "-fsyntax-only", *flags, "-I.", "-x", "c++", "-"],
+        done = subprocess.run(["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror=switch", "-Wno-missing-field-initializers", "-fsyntax-only", "-I.", f"-I{GENERATED}", *flags, "-x", "c++", "-"],
                               cwd=self.root, input=lines, capture_output=True, text=True)
         return done.stderr if done.returncode else ""

@@ -29,7 +29,7 @@ class Lists(unittest.TestCase):
         for path in tree.files(".def"):
             self.assertGreater(len(rows(path)), 0, f"{path}: no X(...) row was found")
 
-    def test_rows_are_unique(self):
+    def test_listedare_unique(self):
         for path in tree.files(".def"):
             self.assertEqual(len(rows(path)), len(set(rows(path))), f"{path} names a row twice")
 
@@ -47,6 +47,12 @@ class Lists(unittest.TestCase):
         included = {name for path in tree.code() for _, name in tree.includes(path)}
         unused = [p for p in tree.files(".def") if not any(p == n or p.endswith("/" + n) for n in included)]
         self.assertEqual(unused, [])
+
+    def test_codecs_whose_strength_python_calls_bits_are_those_of_the_list(self):
+        """Python sees no list of this tree."""
+        said = re.search(r"^_QUANTIZERS = \((.*)\)$", tree.text("client/python/cgx/_report.py"), re.MULTILINE)[1]
+        listed = re.split(r"^X\(", tree.text("kernels/codecs.def"), flags=re.MULTILINE)[1:]
+        self.assertEqual(re.findall(r'"(\w+)"', said), [row.split('"')[1] for row in listed if "Strength::kBits" in row])
 
     def test_a_list_seen_at_a_second_place_is_the_same_file(self):
         homes = {}

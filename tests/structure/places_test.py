@@ -22,7 +22,6 @@ ROW = re.compile(r"^X\((\w+)(?:, \d+, \"|, )?(\w+)?", re.MULTILINE)
 SPECIAL = {"codec", "rules", "menu"}                  # policy keys that are more than a value
 AT_START = {"handshake_ms", "join_ms", "drain_ms"}    # time-outs that are read where they are used
 LINE = re.compile(r"^\| (?P<what>[^|]+?) \| (?P<number>\d+) \| (?P<places>[^|]*) \|", re.MULTILINE)
-ROWS = re.compile(r"^\| (?P<what>[^|]+?) \| \d+ \| [^|]* \| (?P<besides>[^|]*) \|", re.MULTILINE)
 PLACE = re.compile(r"`(?P<path>[\w./]+)`(?: \((?P<lines>\d+)\))?")
 
 
@@ -111,38 +110,28 @@ class Additions(unittest.TestCase):
                 self.assertEqual({path: lines.count(path) for path in lines}, shown)
                 self.assertEqual(len(lines), int(told[each.what]["number"]))
                 self.assertEqual(self.lacks(each), [])
-                for line in each.lines + each.besides:
+                for line in each.lines:
                     self.assertNotEqual(self.lacks(each, without=line), [], f"nobody notices that {line} is left out")
                 for path in each.files:
                     self.assertNotEqual(self.lacks(each, without=path), [], f"nobody notices that {path} is left out")
 
     def lacks(self, addition, without=None):
-        lines = [line for line in addition.lines + addition.besides if line != without]
+        lines = [line for line in addition.lines if line != without]
         files = {path: text for path, text in addition.files.items() if path != without}
         with self.copy.added(lines, files):
             return self.copy.lacks(addition)
-
-    def test_other_lines_are_named_beside_the_count(self):
-        besides = {m["what"]: m["besides"] for m in ROWS.finditer(tree.text("CONTRIBUTING.md"))}
-        for each in additions.additions():
-            pages = re.findall(r"`([\w/]+\.md)`", besides[each.what])
-            said = besides[each.what] + "".join(tree.text(page) for page in pages)
-            for line in each.besides:
-                self.assertIn(f"`{line.path.split('/')[-1]}`", said.replace(line.path, line.path.split("/")[-1]), each.what)
 
     def test_the_tree_with_one_more_of_each_compiles(self):
         """So no source that reads a list needs another line."""
         every = additions.additions()
         for each in every:
-            self.copy.add(each.lines + each.besides, each.files)
+            self.copy.add(each.lines, each.files)
         sources = {path for each in every for path in [*additions.readers(each.list), *each.files] if path.endswith(".cc")}
-        with tempfile.TemporaryDirectory() as generated:
-            self.copy.generate(generated)
-            lanes = {path for path in sources if path.startswith(("kernels/codecs/", "kernels/lanes/"))}
-            for apart, lane in ((lanes, ["-DCGX_LANE=scalar", "-DCGX_LANE_IS_SCALAR"]), (sources - lanes, [])):
-                flags = [f"-I{generated}", *lane, *(flag for flag in headers_test.folder_flags("daemon/options.h")
-                                                    if flag != "-I" + tree.ROOT)]
-                self.assertEqual(self.copy.errors_of(sorted(apart), flags), "")
+        self.copy.generate()
+        flags = [flag for flag in headers_test.folder_flags("daemon/options.h") if flag != "-I" + tree.ROOT]
+        lane = {path for path in sources if path.startswith(("kernels/codecs/", "kernels/lanes/"))}
+        self.assertEqual(self.copy.errors_of(sorted(lane), ["-DCGX_LANE=scalar", "-DCGX_LANE_IS_SCALAR", *flags]), "")
+        self.assertEqual(self.copy.errors_of(sorted(sources - lane), flags), "")
 
 
 if __name__ == "__main__":

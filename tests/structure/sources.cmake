@@ -1,11 +1,12 @@
-# Prints the sources of the targets in the current folder's CMakeLists.txt: `cmake -DROOT=... -P`, which looks for
-# neither compilers nor libraries. The functions that find sources are those of the tree's CMakeLists.txt.
-foreach(command add_compile_options add_custom_command add_dependencies add_subdirectory configure_file find_package
+# Prints the sources of the targets in the current folder's CMakeLists.txt: `cmake -DROOT=... -DBUILD=... -P`, which
+# looks for neither compilers nor libraries. The functions that find sources are those of the tree's CMakeLists.txt.
+foreach(command add_compile_options add_custom_command add_dependencies add_subdirectory configure_file find_library
+        find_package
         set_property set_source_files_properties set_target_properties target_compile_definitions target_compile_options
-        target_link_libraries)
+        target_include_directories target_link_libraries)
   cmake_language(EVAL CODE "function(${command})\nendfunction()")
 endforeach()
-foreach(command add_custom_target add_library target_sources)
+foreach(command add_custom_target add_executable add_library target_sources)
   cmake_language(EVAL CODE "function(${command})\nmessage(\"\${ARGN}\")\nendfunction()")
 endforeach()
 
@@ -15,6 +16,7 @@ function(code_of FILE OUT)  # not for scripts: whether the next build looks agai
   set(${OUT} "${code}" PARENT_SCOPE)
 endfunction()
 set(CMAKE_SOURCE_DIR ${ROOT})
+set(CMAKE_BINARY_DIR ${BUILD})
 code_of(${ROOT}/CMakeLists.txt code)
 string(FIND "${code}" "\nfunction(cgx_apart)" begin)
 string(FIND "${code}" "\nenable_testing()" end)

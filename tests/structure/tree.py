@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SKIPPED_FOLDERS = {".git", "build", "__pycache__", ".cache", "node_modules"}
@@ -39,12 +40,16 @@ def includes(path):
 
 
 @functools.cache
-def compile_commands():
-    """Relative path -> command line, of the build this test belongs to (CGX_BUILD_DIR)."""
+def all_commands():
+    """(relative path, command line) of the build this test belongs to (CGX_BUILD_DIR); a source of each lane has several."""
     build = os.environ.get("CGX_BUILD_DIR", os.path.join(ROOT, "build", "release"))
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
-        return {os.path.relpath(source, ROOT): entry["command"] for entry in json.load(file)
-                for source in compiled_together(entry["file"])}
+        return [(os.path.relpath(source, ROOT), entry["command"]) for entry in json.load(file)
+                for source in compiled_together(entry["file"])]
+
+
+def compile_commands():
+    return dict(all_commands())
 
 
 def compiled_together(path):
@@ -53,3 +58,12 @@ def compiled_together(path):
         return [path]
     with open(path, encoding="utf-8") as file:
         return re.findall(r'^#include "(.*)"$', file.read(), re.MULTILINE)
+
+
+def sources_of(folder, root, build):
+    """Those of the targets that CMake makes of that folder; what it writes for them goes into `build`."""
+    script = os.path.join(ROOT, "tests", "structure", "sources.cmake")
+    done = subprocess.run(["cmake", f"-DROOT={root}", f"-DBUILD={build}", "-P", script], cwd=os.path.join(root, folder),
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [os.path.join(folder, name) for name in re.findall(r"[\w./]+\.cc", done.stderr)]
