@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "client/ctl/table.h"
 
@@ -30,6 +31,50 @@ std::string share_text(const v1::Tensor& tensor) {
 std::string per_operation(const v1::Communicator& communicator) {
   if (communicator.operations() == 0) return "-";
   return human_time(communicator.exchange_ns() / communicator.operations());
+}
+
+// Figures by their units (figures.def).
+std::string number(uint64_t value) {
+  return std::to_string(value);
+}
+std::string bytes(uint64_t value) {
+  return human_bytes(value);
+}
+std::string ns(uint64_t value) {
+  return human_time(value);
+}
+
+// Of `cgxctl jobs`. What a narrow terminal cuts off stands last.
+using J = v1::Communicator;
+struct JobColumn {
+  std::string_view title;  // empty: not shown
+  std::string (*text)(const J&);
+};
+constexpr JobColumn kJobColumns[] = {
+    {"JOB", [](const J& one) { return one.job(); }},
+    {"COMMUNICATOR", [](const J& one) { return one.name(); }},
+    {">UID", [](const J& one) { return number(one.uid()); }},
+    {"STATE", [](const J& one) { return one.state(); }},
+    {">RANKS", [](const J& one) { return number(one.ranks()); }},
+    {">MACHINES", [](const J& one) { return number(one.machines()); }},
+    {">STEP", [](const J& one) { return number(one.step()); }},
+    {">RATIO", [](const J& one) { return ratio(one.gradient_bytes(), one.wire_bytes_sent()); }},
+    {">EXCHANGE", per_operation},
+    {"CODEC", [](const J& one) { return one.codec(); }},
+#define X(name, unit, metric, title, help) {title, [](const J& one) { return unit(one.name()); }},
+#include "proto/wire/figures.def"
+#undef X
+    {">TENSORS", [](const J& one) { return human_count(one.tensors()); }},
+    {">GROUPS", [](const J& one) { return number(static_cast<uint64_t>(one.groups_size())); }},
+};
+
+template <typename Cell>
+std::vector<std::string> job_cells(Cell cell) {
+  std::vector<std::string> cells;
+  for (const JobColumn& each : kJobColumns) {
+    if (!each.title.empty()) cells.push_back(cell(each));
+  }
+  return cells;
 }
 
 std::string remarks(const v1::JobList& jobs) {
@@ -249,20 +294,11 @@ std::string show(const v1::JobList& jobs) {
     if (several) cells.insert(cells.begin(), machine);
     return cells;
   };
-  // What a narrow terminal cuts off stands last.
-  Table table(line(
-      {"JOB", "COMMUNICATOR", ">UID", "STATE", ">RANKS", ">MACHINES", ">STEP", ">RATIO",
-       ">EXCHANGE", "CODEC", ">GRADIENTS", ">SENT", ">EPOCH", ">POLICY", ">TENSORS", ">GROUPS"},
-      "MACHINE"));
+  Table table(
+      line(job_cells([](const JobColumn& each) { return std::string(each.title); }), "MACHINE"));
   for (const v1::Communicator& one : all) {
-    table.row(line(
-        {one.job(), one.name(), std::to_string(one.uid()), one.state(), std::to_string(one.ranks()),
-         std::to_string(one.machines()), std::to_string(one.step()),
-         ratio(one.gradient_bytes(), one.wire_bytes_sent()), per_operation(one), one.codec(),
-         human_bytes(one.gradient_bytes()), human_bytes(one.wire_bytes_sent()),
-         std::to_string(one.epoch()), std::to_string(one.policy_version()),
-         human_count(one.tensors()), std::to_string(one.groups_size())},
-        one.machine()));
+    table.row(
+        line(job_cells([&](const JobColumn& each) { return each.text(one); }), one.machine()));
   }
   std::string text = table.empty() ? "no jobs\n" : table.text();
   text += not_answered(jobs.findings());

@@ -78,19 +78,10 @@ void fill_trial_time(const scheduler::TrialTime& from, v1::Communicator& communi
   to->set_waits(from.waits);
 }
 
-void fill_progress(const CommunicatorSnapshot& from, v1::Communicator& to) {
-  to.set_term(from.term);
-  to.set_epoch(from.epoch);
-  to.set_step(from.step);
-  to.set_watermark(from.watermark);
-  to.set_policy_version(from.policy_version);
-  to.set_metrics_job(concealed_job(from.job));
-  to.set_metrics_communicator(concealed_communicator(from.name));
-  to.set_operations(from.operations);
-  to.set_gradient_bytes(from.gradient_bytes);
-  to.set_wire_bytes_sent(from.wire_bytes_sent);
-  to.set_exchange_ns(from.exchange_ns);
-  to.set_reserved_bytes(from.reserved_bytes);
+void fill_figures(const CommunicatorSnapshot& from, v1::Communicator& to) {
+#define X(name, ...) to.set_##name(from.name);
+#include "proto/wire/figures.def"
+#undef X
 }
 
 void fill_session(const scheduler::SessionSnapshot& from, v1::Session& to) {
@@ -303,7 +294,9 @@ v1::Communicator communicator_of(const CommunicatorSnapshot& from) {
   to.set_local_machine(from.local_machine);
   to.set_codec(kernels::to_string(from.policy.default_codec));
   to.set_tensors(static_cast<uint32_t>(from.tensors.size()));
-  fill_progress(from, to);
+  to.set_metrics_job(concealed_job(from.job));
+  to.set_metrics_communicator(concealed_communicator(from.name));
+  fill_figures(from, to);
   for (const auto& group : from.groups) add_group(group, to);
   for (const auto& rank : from.rank_list) add_rank(rank, to);
   for (const auto& change : from.switches) add_switch(change, to);

@@ -4,10 +4,12 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "config/text.h"
@@ -81,31 +83,26 @@ double late_seconds(const CommunicatorSnapshot& communicator) {
   return static_cast<double>(latest) * kNanosecond;
 }
 
+// Of a row of figures.def.
+enum class Unit : uint8_t { number, bytes, ns };
+constexpr double unit_of(Unit unit) {
+  return unit == Unit::ns ? kNanosecond : 1;
+}
+constexpr MetricType type_of(std::string_view metric) {
+  return metric.ends_with("_total") ? MetricType::Counter : MetricType::Gauge;
+}
+
 using C = CommunicatorSnapshot;
 constexpr Row<C> kCommunicatorRows[] = {
-    {"communicator_step", "last step submitted", MetricType::Gauge,
-     [](const C& c) { return static_cast<double>(c.step); }},
-    {"communicator_watermark", "highest step complete on every local rank", MetricType::Gauge,
-     [](const C& c) { return static_cast<double>(c.watermark); }},
-    {"communicator_epoch", "number of the plan in effect", MetricType::Gauge,
-     [](const C& c) { return static_cast<double>(c.epoch); }},
-    {"communicator_policy_version", "version of the policy in effect", MetricType::Gauge,
-     [](const C& c) { return static_cast<double>(c.policy_version); }},
+#define X(name, unit, metric, title, help)        \
+  {"communicator_" metric, help, type_of(metric), \
+   [](const C& c) { return static_cast<double>(c.name) * unit_of(Unit::unit); }},
+#include "proto/wire/figures.def"
+#undef X
     {"communicator_failed", "1 after a failure that has not been redone", MetricType::Gauge,
      [](const C& c) { return c.state == "failed" ? 1.0 : 0.0; }},
     {"communicator_late_seconds", "how long the others have waited for the latest rank",
      MetricType::Gauge, late_seconds},
-    {"communicator_reserved_bytes", "memory the plan holds", MetricType::Gauge,
-     [](const C& c) { return static_cast<double>(c.reserved_bytes); }},
-    {"communicator_operations_total", "operations completed", MetricType::Counter,
-     [](const C& c) { return static_cast<double>(c.operations); }},
-    {"communicator_gradient_bytes_total", "bytes of gradients reduced", MetricType::Counter,
-     [](const C& c) { return static_cast<double>(c.gradient_bytes); }},
-    {"communicator_wire_sent_bytes_total", "bytes sent to other machines", MetricType::Counter,
-     [](const C& c) { return static_cast<double>(c.wire_bytes_sent); }},
-    {"communicator_exchange_seconds_total", "time of operations from ready to complete, summed",
-     MetricType::Counter,
-     [](const C& c) { return static_cast<double>(c.exchange_ns) * kNanosecond; }},
     {"communicator_trials_cost_seconds", "what trials took beyond the plan beside them",
      MetricType::Gauge,
      [](const C& c) { return static_cast<double>(c.trial_time.spent_ns) * kNanosecond; }},

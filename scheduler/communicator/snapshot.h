@@ -75,13 +75,14 @@ struct CommunicatorSnapshot {
   uint16_t index = 0;       // in the recorder; another one's after it is gone and 65,000 came
   uint64_t created_ns = 0;  // no earlier event of that index is its
   uint32_t ranks = 0, machines = 0, local_machine = 0;  // the coordinator is machine 0
-  uint64_t term = 0, epoch = 0, step = 0, watermark = 0;
+#define X(name, ...) uint64_t name = 0;
+#include "proto/wire/figures.def"
+#undef X
   std::string state;  // "joining", "ready", "running", "frozen", "failed"
   std::string error;  // last failure, empty if none
   // The coordinator's: what has become of residuals of an earlier communicator of the name; empty:
   // there were none.
   std::string feedback_begins;
-  uint64_t policy_version = 0;
   std::vector<SwitchSnapshot> switches;  // newest last, at most 16
   // The coordinator's configuration for the job, then what came after; newest last, at most 17.
   std::vector<std::shared_ptr<const PolicyVersion>> policies;
@@ -95,9 +96,6 @@ struct CommunicatorSnapshot {
   std::vector<GroupSnapshot> groups;
   std::vector<TensorSnapshot> tensors;  // their reasons: show_reasons()
   std::vector<RankSnapshot> rank_list;
-  uint64_t operations = 0, gradient_bytes = 0, wire_bytes_sent = 0;
-  uint64_t exchange_ns = 0;     // summed over operations: ready to complete
-  uint64_t reserved_bytes = 0;  // memory the plan holds
 };
 
 struct PeerSnapshot {

@@ -83,6 +83,9 @@ TEST_F(Ctl, DoctorSeesAWrongFileThoughItsParentIgnoredChildren) {
 
 TEST_F(Ctl, ListsJobsPeersTensorsCodecsAndCounters) {
   EXPECT_THAT(run({"jobs"}).out, HasSubstr("JOB     COMMUNICATOR   UID  STATE    RANKS"));
+  EXPECT_THAT(run({"jobs"}).out,
+              ContainsRegex("CODEC +GRADIENTS +SENT +EPOCH +POLICY +TENSORS +GROUPS\n"));
+  EXPECT_THAT(run({"jobs"}).out, ContainsRegex(" 4\\.0 MiB +1\\.0 MiB +3 +1 +1 +1\n"));
   EXPECT_THAT(run({"jobs"}).out, HasSubstr("resnet/dp: rank 3 on machine 1 is 12.3 s late\n"));
   EXPECT_THAT(run({"jobs", "-j", "bert"}).out, Not(HasSubstr("resnet")));
   EXPECT_THAT(run({"peers"}).out, HasSubstr("bert    node3  10.0.0.3:7070        1  lost"));

@@ -164,7 +164,8 @@ class Figures(ClusterCase):
             job.ranks[1].ask("submit", self.comm, 8, 0)
             self.wait_for("steps_failed_total")
 
-        self.scene("a step abandoned on the other machine", ["steps_failed_total", "operations_failed_total"], abandon)
+        self.scene("a step abandoned on the other machine", [
+            "steps_failed_total", "operations_failed_total", "communicator_term"], abandon)
 
         def lose_rank():
             other = self.job([HERE, DOOMED])

@@ -8,6 +8,7 @@ import tree
 
 SHOWN = ("scheduler/planners/plan_note.h", "scheduler/communicator/snapshot.h")
 COUNTERS = "proto/wire/counters.def"
+LISTED = re.compile(r'^#define X.*\n#include "(?P<list>.*\.def)"\n#undef X$', re.MULTILINE)
 COUNTED = re.compile(r"\b(?:count|add)\(\s*(?:\w+::)*Counter::k(\w+)")
 WRITTEN = r"\s*(?:[+|]?=(?!=)|\.push_back\(|\.emplace_back\()"
 
@@ -29,10 +30,19 @@ def declared(statement):
     return kind, [re.match(r"\w+", name.strip()).group() for name in names.split(",")]
 
 
+def names_in(path):
+    return re.findall(r"^X\((\w+)", tree.text(path), re.MULTILINE)
+
+
+def with_lists(text):
+    """With the fields that a list makes."""
+    return LISTED.sub(lambda found: "".join(f"uint64_t {name} = 0;\n" for name in names_in(found["list"])), text)
+
+
 def structs():
     """{struct: {field: type}} of the plain structs in SHOWN."""
     found = {}
-    text = "".join(without_comments(tree.text(path)) for path in SHOWN)
+    text = "".join(with_lists(without_comments(tree.text(path))) for path in SHOWN)
     for name, body in re.findall(r"^struct (\w+) \{(.*?)^\};", text, re.MULTILINE | re.DOTALL):
         statements = [s.strip() for s in body.split(";") if s.strip()]
         found[name] = {field: kind for kind, fields in map(declared, statements) for field in fields}
@@ -76,7 +86,7 @@ def unwritten(sources):
 
 def uncounted(sources):
     counted = {name for source in sources.values() for name in COUNTED.findall(source)}
-    return [name for name in re.findall(r"^X\((\w+)", tree.text(COUNTERS), re.MULTILINE) if name not in counted]
+    return [name for name in names_in(COUNTERS) if name not in counted]
 
 
 def without(sources, pattern):
@@ -90,6 +100,7 @@ class Figures(unittest.TestCase):
         self.assertIn("late_ns", structs()["RankSnapshot"])
         self.assertEqual(list(structs()["RoundSnapshot"]), ["cpu_ns", "wall_ns", "what"])
         self.assertEqual(structs()["Snapshot"]["peers"], "std::vector<PeerSnapshot>")
+        self.assertEqual(structs()["CommunicatorSnapshot"]["watermark"], "uint64_t")
 
     def test_each_shown_field_is_set_somewhere(self):
         self.assertEqual(unwritten(writers()), [])

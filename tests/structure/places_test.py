@@ -30,6 +30,12 @@ def keys_of(proto, message):
     return re.findall(r"^  (?:optional|repeated) \S+ (\w+) = \d+", body, re.MULTILINE)
 
 
+def fields_of(proto, message):
+    """(name, number) of plain ones."""
+    body = re.search(rf"^message {message} {{\n(.*?)^}}", tree.text(proto), re.MULTILINE | re.DOTALL)[1]
+    return re.findall(r"^  uint64 (\w+) = (\d+);", body, re.MULTILINE)
+
+
 def rows(path):
     return [tuple(filter(None, row)) for row in ROW.findall(tree.text(path))]
 
@@ -40,10 +46,13 @@ def key_forms(key):
 
 def lists():
     """What a member of each is called where it is wired up: {list: [pattern of a member]}."""
+    fields = dict(fields_of("proto/messages/control.proto", "Communicator"))
     return {
         "policy key": [key_forms(key) for key in keys_of("proto/messages/policy.proto", "Policy") if key not in SPECIAL],
         "time-out": [key_forms(key) for key in keys_of("proto/messages/config.proto", "Timeouts") if key not in AT_START],
-        "figure": [rf"\bk?{name}\b" for name, *_ in rows("proto/wire/counters.def")],
+        "figure of a communicator": [rf"\bX\({name}\b|\bset_{name}\(|\b{name} = {fields.get(name)};"
+                                     for name, *_ in rows("proto/wire/figures.def")],
+        "counter": [rf"\bk?{name}\b" for name, *_ in rows("proto/wire/counters.def")],
         "transport": [rf"\bX\({name}\b|\bmake_{name}\(" for name, *_ in rows("transport/transports.def")],
         "collective": [rf"\bX\({stem}\b|\bk{stem}\b|\"{text}\"|\bschedule_{text}\.cc|\bkCollective_{text}\b" for stem, text in rows("scheduler/plan/schedules.def")],
         "planner": [rf"\bX\({name}\b|\bk{name}\b|\bpropose_{name}\b|\"{name}\"" for name, *_ in rows("scheduler/planners/planners.def")],
@@ -86,7 +95,7 @@ class Places(unittest.TestCase):
 
     def test_a_second_copy_of_a_list_is_a_place(self):
         """The count above can fail: a place is noticed whatever it is called."""
-        patterns = lists()["figure"]
+        patterns = lists()["counter"]
         self.assertEqual(list(places(patterns)), ["proto/wire/counters.def"])
         self.assertEqual(list(places(patterns[:1] + [r"\bnothing_is_called_so\b"] * 9)), [])
 

@@ -50,6 +50,18 @@ TEST(Metrics, TellWhatTrialsHaveCost) {
   EXPECT_THAT(text, ContainsRegex("cgxd_communicator_trials_allowed_seconds[^\n]* 2.5\n"));
 }
 
+TEST(Metrics, ShowFiguresOfACommunicatorInTheirUnits) {
+  const std::string text = metrics_text(two_users(), {}, kFacts, 0);
+  const std::string whose = "{cgx_job=\"resnet\",uid=\"1000\",communicator=\"dp\"} ";
+  EXPECT_THAT(text, HasSubstr("# TYPE cgxd_communicator_step gauge\ncgxd_communicator_step" +
+                              whose + "1199\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE cgxd_communicator_exchange_seconds_total counter\n"
+                              "cgxd_communicator_exchange_seconds_total" +
+                              whose + "0.05\n"));
+  EXPECT_THAT(text, HasSubstr("cgxd_communicator_wire_sent_bytes_total" + whose + "1048576\n"));
+  EXPECT_THAT(text, HasSubstr("cgxd_communicator_reserved_bytes" + whose + "3145728\n"));
+}
+
 TEST(Metrics, TellJobsApartWithoutTheirNames) {
   Snapshot snapshot = two_users();
   conceal(snapshot);
