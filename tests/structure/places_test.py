@@ -7,6 +7,7 @@ its own business.
 One more of each, in a copy of the tree: with the lines that CONTRIBUTING.md names it is known everywhere, without one it is not.
 """
 
+import functools
 import re
 import statistics
 import tempfile
@@ -45,25 +46,32 @@ def key_forms(key):
 
 
 def lists():
-    """What a member of each is called where it is wired up: {list: [pattern of a member]}."""
+    """What a member of each is called where it is wired up: {list: [(what all its forms have, pattern)]}."""
     fields = dict(fields_of("proto/messages/control.proto", "Communicator"))
     return {
-        "policy key": [key_forms(key) for key in keys_of("proto/messages/policy.proto", "Policy") if key not in SPECIAL],
-        "time-out": [key_forms(key) for key in keys_of("proto/messages/config.proto", "Timeouts") if key not in AT_START],
-        "figure of a communicator": [rf"\bX\({name}\b|\bset_{name}\(|\b{name} = {fields.get(name)};"
+        "policy key": [(key, key_forms(key)) for key in keys_of("proto/messages/policy.proto", "Policy") if key not in SPECIAL],
+        "time-out": [(key[:-3], key_forms(key)) for key in keys_of("proto/messages/config.proto", "Timeouts") if key not in AT_START],
+        "figure of a communicator": [(name, rf"\bX\({name}\b|\bset_{name}\(|\b{name} = {fields.get(name)};")
                                      for name, *_ in rows("proto/wire/figures.def")],
-        "counter": [rf"\bk?{name}\b" for name, *_ in rows("proto/wire/counters.def")],
-        "transport": [rf"\bX\({name}\b|\bmake_{name}\(" for name, *_ in rows("transport/transports.def")],
-        "collective": [rf"\bX\({stem}\b|\bk{stem}\b|\"{text}\"|\bschedule_{text}\.cc|\bkCollective_{text}\b" for stem, text in rows("scheduler/plan/schedules.def")],
-        "planner": [rf"\bX\({name}\b|\bk{name}\b|\bpropose_{name}\b|\"{name}\"" for name, *_ in rows("scheduler/planners/planners.def")],
-        "codec": [rf"\bX\({stem}\b|\bk{stem}\b" for stem, *_ in rows("kernels/codecs.def")],
+        "counter": [(name, rf"\bk?{name}\b") for name, *_ in rows("proto/wire/counters.def")],
+        "transport": [(name, rf"\bX\({name}\b|\bmake_{name}\(") for name, *_ in rows("transport/transports.def")],
+        "collective": [("", rf"\bX\({stem}\b|\bk{stem}\b|\"{text}\"|\bschedule_{text}\.cc|\bkCollective_{text}\b") for stem, text in rows("scheduler/plan/schedules.def")],
+        "planner": [(name, rf"\bX\({name}\b|\bk{name}\b|\bpropose_{name}\b|\"{name}\"") for name, *_ in rows("scheduler/planners/planners.def")],
+        "codec": [(stem, rf"\bX\({stem}\b|\bk{stem}\b") for stem, *_ in rows("kernels/codecs.def")],
     }
 
 
+@functools.cache
 def without_comments(path):
     """Nor help texts, which name other keys."""
-    comment = r"^\s*help: .*" if path.endswith(".proto") else r"^\s*(//|#).*" if path.endswith((".cc", ".h", ".py")) else r"(?!)"
+    comment = r"^[ \t]*help: .*" if path.endswith(".proto") else r"^[ \t]*(//|#).*" if path.endswith((".cc", ".h", ".py")) else r"(?!)"
     return re.sub(comment, "", tree.text(path), flags=re.MULTILINE)
+
+
+def lines_with(literal, pattern, text):
+    if literal not in text:
+        return 0
+    return len({text.count("\n", 0, found.start()) for found in re.finditer(pattern, text)})
 
 
 def places(patterns):
@@ -72,8 +80,7 @@ def places(patterns):
     for path in tree.files(".cc", ".h", ".def", ".proto", ".py", "CMakeLists.txt"):
         if not path.startswith(COUNTED):
             continue
-        lines = without_comments(path).splitlines()
-        counts = [sum(bool(re.search(pattern, line)) for line in lines) for pattern in patterns]
+        counts = [lines_with(*pattern, without_comments(path)) for pattern in patterns]
         if sum(map(bool, counts)) >= NEARLY_ALL * len(counts):
             found[path] = round(statistics.median(count for count in counts if count))
     return found
@@ -97,7 +104,7 @@ class Places(unittest.TestCase):
         """The count above can fail: a place is noticed whatever it is called."""
         patterns = lists()["counter"]
         self.assertEqual(list(places(patterns)), ["proto/wire/counters.def"])
-        self.assertEqual(list(places(patterns[:1] + [r"\bnothing_is_called_so\b"] * 9)), [])
+        self.assertEqual(list(places(patterns[:1] + [("nothing", r"\bnothing_is_called_so\b")] * 9)), [])
 
 
 class Additions(unittest.TestCase):
