@@ -41,7 +41,7 @@ class IncomingSum {
   // n: whole blocks. False: the metadata of a part is corrupt, and nothing comes in.
   CGX_INLINE bool start(uint64_t b, uint32_t n, float* sum) {
     x = sum;
-    this->n = 0;
+    elements = 0;
     raw_ = false;
     count_ = 0;
     empty_ = true;
@@ -63,13 +63,13 @@ class IncomingSum {
         }
       }
     }
-    this->n = n;
+    elements = n;
     return true;
   }
 
   // `scan` goes through all of a bucket's blocks; a local one stays in registers.
   CGX_INLINE void step(uint32_t e, Scan& scan) {
-    if (e >= n) return;
+    if (e >= elements) return;
     const Block<V> sum = finished(e);
     store_block<V>(x + e, sum);
     scan.add(sum);
@@ -81,7 +81,7 @@ class IncomingSum {
   }
 
   float* x = nullptr;
-  uint32_t n = 0;
+  uint32_t elements = 0;
 
  private:
   using Valuer = typename Codec::Decoding::template Valuer<V>;
@@ -221,7 +221,7 @@ struct VectorReduce {
     for (uint64_t b = 0; b < buckets; ++b) {
       if (!good) return b;
       const float* sum = incoming.x;
-      const uint32_t n = incoming.n;
+      const uint32_t n = incoming.elements;
       const auto extent = scan.extent();
       Meta meta = Codec::fit(extent, n, overflow_bits(job.dtype));
       good = start(b + 1);
@@ -247,7 +247,7 @@ struct VectorReduce {
   [[gnu::noinline]] static Scan scan_all(Incoming& incoming) {
     Scan scan;
 #pragma GCC unroll 1
-    for (uint32_t e = 0; e < incoming.n; e += kBlock) incoming.step(e, scan);
+    for (uint32_t e = 0; e < incoming.elements; e += kBlock) incoming.step(e, scan);
     return scan;
   }
 
