@@ -200,8 +200,8 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
   if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(next_);
   if (stage_ == Stage::kSurveying) {
     between_ns_ = usual_times(samples_).between_ns;
-    port_.survey({usual_of(samples_), seen_, not_again(), taken_for_fast_, between_ns_}, asking_.wanted(),
-                 while_it_matters(&Pilot::on_survey));
+    port_.survey({usual_of(samples_), seen_, not_again(), taken_for_fast_, between_ns_},
+                 asking_.wanted(), while_it_matters(&Pilot::on_survey));
   } else if (stage_ == Stage::kProposing && !must_wait()) {
     propose();
   } else if (stage_ == Stage::kAdopting && adopted_epoch_ == 0) {
