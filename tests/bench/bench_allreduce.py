@@ -1,4 +1,7 @@
-"""allreduce: 64 MiB of fp32 over links of several speeds, and inside one machine, against gloo and Open MPI."""
+"""allreduce: 64 MiB of fp32 over links of several speeds, and inside one machine, against gloo and Open MPI.
+
+CASE/tcp says beside its row, which is of `seal: link`, what the other seals take and what they cost.
+"""
 
 import os
 from dataclasses import dataclass
@@ -57,7 +60,8 @@ def run_case(case, options, report):
             if not options.peers_only:
                 contestants.append(ours.Cgxd(machines, case.ranks_per_machine, 2 * BYTES, case.policy))
                 if case.tcp:
-                    contestants.append(ours.CgxdTcp(machines, case.ranks_per_machine, 2 * BYTES, case.policy))
+                    contestants += [ours.CgxdTcp(machines, case.ranks_per_machine, 2 * BYTES, case.policy, seal)
+                                    for seal in ours.CgxdTcp.NAMES]
             contestants += [PEERS[name](machines, case.ranks_per_machine, BYTES) for name in case.peers]
             before = wire(machines, contestants)
             calibration = calibration_of(case, options)
@@ -95,8 +99,10 @@ def report_share(case, mine, calibration, report):
 
 def report_tcp(case, results, peer_name, report):
     mine, ucx, peer = results["cgxd-tcp"], results["cgxd"], results[peer_name]
+    sealed = [f"{seal} {results[name]['us'] / 1000:.1f} ms, {results[name]['cpu_s_per_gib']:.3f} s/GiB"
+              for seal, name in ours.CgxdTcp.NAMES.items()]
     report.add("allreduce", case.name + "/tcp", mine["us"] / 1000, peer_name, peer["us"] / 1000,
-               peer["us"] / mine["us"], "ms")
+               peer["us"] / mine["us"], "ms", "seals: " + "; ".join(sealed))
     report.add("allreduce", case.name + "/tcp-ucx", mine["us"] / 1000, "ucx", ucx["us"] / 1000,
                ucx["us"] / mine["us"], "ms",
                f"CPU {mine['cpu_s_per_gib']:.3f} against {ucx['cpu_s_per_gib']:.3f} s/GiB")

@@ -87,12 +87,13 @@ class CgxdUnrecorded(Cgxd):
 
 
 class CgxdTcp(Cgxd):
-    """Beside the same over UCX."""
+    """Beside the same over UCX, and beside other seals."""
 
-    name = "cgxd-tcp"
-    port = daemons.MESH_PORT + 2
+    NAMES = {"link": "cgxd-tcp", "frame": "cgxd-tcp-frame", "encrypt": "cgxd-tcp-encrypt"}
 
     def __init__(self, machines, ranks_per_machine, bytes_max, policy=None, seal="link"):
+        self.name = self.NAMES[seal]
+        self.port = daemons.MESH_PORT + 2 * (1 + list(self.NAMES).index(seal))
         super().__init__(machines, ranks_per_machine, bytes_max, policy, {"transport": {"name": "tcp", "seal": seal}})
 
 
