@@ -30,6 +30,10 @@ class JsonPrinter {
  private:
   void value(const Message& message, const FieldDescriptor& field, int depth) {
     const auto* reflection = message.GetReflection();
+    if (field.has_presence() && !reflection->HasField(message, &field)) {
+      out_ += "null";  // nothing was measured, or it does not apply
+      return;
+    }
     if (!field.is_repeated()) {
       if (is_section(field)) return object(reflection->GetMessage(message, &field), depth);
       return scalar(message, field);
@@ -59,10 +63,6 @@ class JsonPrinter {
 
   void scalar(const Message& message, const FieldDescriptor& field) {
     const auto* reflection = message.GetReflection();
-    if (field.has_presence() && !reflection->HasField(message, &field)) {
-      out_ += "null";  // nothing was measured, or it does not apply
-      return;
-    }
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_STRING:
         out_ += json_quoted(reflection->GetString(message, &field));

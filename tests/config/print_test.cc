@@ -79,6 +79,15 @@ TEST(Json, IsWhatOtherParsersRead) {
   EXPECT_TRUE(MessageDifferencer::Equals(list, again));
 }
 
+TEST(Json, TellsWhatIsNotThereFromWhatIsZero) {
+  v1::JobList list;
+  list.add_communicators();
+  list.add_communicators()->mutable_trial_time();
+  const std::string text = to_json(list);
+  EXPECT_NE(text.find("\"trial_time\": null"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"spent_ns\": 0"), std::string::npos) << text;
+}
+
 TEST(Json, ShowsSharesAndThatNoneWasMeasured) {
   v1::TensorList list;
   list.add_tensors()->set_sent_share(0.75);
