@@ -26,7 +26,7 @@ from private_daemon import BUILD, PrivateDaemon
 
 import cgx.example
 import cgx.torch
-from cgx import _torch_group, _torch_model
+from cgx import _torch_ending, _torch_group, _torch_model
 
 RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ranks.py")
 SECONDS = 100
@@ -172,6 +172,30 @@ class Names(unittest.TestCase):
     def test_that_the_user_gives_are_taken_as_they_are(self):
         net = torch.nn.Linear(2, 2)
         self.assertEqual(_torch_model.names_of(net, [("_orig_mod.mine", net.weight)]), {id(net.weight): "_orig_mod.mine"})
+
+
+class Ending(unittest.TestCase):
+    """Which states' ranks are told that this process ends; whether they hear it is the hook's tests' business."""
+
+    def told(self, places, error, **environment):
+        states = [mock.Mock(awaited_in=mock.Mock(side_effect=[place])) for place in places]
+        with mock.patch.dict(os.environ, environment, clear=True), mock.patch.object(sys, "last_value", error, create=True), \
+             mock.patch.object(_torch_ending, "dist"), mock.patch.object(_torch_ending, "default_store"), \
+             mock.patch.object(_torch_ending, "tell_end") as tell_end:
+            _torch_ending.tell_others(states)
+        return [(*call.args[:2], str(call.args[2])) for call in tell_end.call_args_list]
+
+    def test_all_that_are_awaited_hear_the_exception(self):
+        said = "RANK_LOST: its process ended before its first backward pass was over: ValueError: no data"
+        places = [("group", "a/0"), None, ValueError("the group was destroyed"), ("group", "b/0")]
+        self.assertEqual(self.told(places, ValueError("no data")), [("group", "a/0", said), ("group", "b/0", said)])
+
+    def test_an_end_in_order_tells_nothing(self):
+        self.assertEqual(self.told([("group", "a/0")], None), [])
+
+    def test_torchrun_ends_the_others_itself(self):
+        """A word in its store would be heard by ranks that it starts again."""
+        self.assertEqual(self.told([("group", "a/0")], ValueError("no data"), TORCHELASTIC_RUN_ID="none"), [])
 
 
 class JobName(unittest.TestCase):

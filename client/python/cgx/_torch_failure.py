@@ -63,10 +63,17 @@ def tell_failure(group, name, error, leave=None):
 
 
 def tell_end(group, name, error):
-    """As tell_failure, in a process that ends: waits for those that have come already, but for no others."""
+    """As tell_failure, in a process that ends: waits for those that have come already, but for no others.
+
+    Of several that end, only the first one does, and the one that serves the store.
+    """
     store = default_store()
-    if store is not None and look(store, _key(name)) is None:
+    if store is None:
+        return
+    is_first = look(store, _key(name)) is None
+    if is_first:
         _tell(store, group, name, error, _hosts(store, group, name))
+    if is_first or dist.get_rank(group) == 0:
         _linger(store, name, [rank for rank in _others(group) if _has_come(store, name, rank)])
 
 

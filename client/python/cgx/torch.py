@@ -108,8 +108,7 @@ def shutdown():
 
 
 def _tell_ends():
-    for state in list(_states):
-        state.process_ends()
+    tell_others(list(_states))
 
 
 class HookState:
@@ -188,6 +187,7 @@ class HookState:
         self._is_refused = False  # the failed step cannot be redone in this communicator
         self._dropped = None    # the last step that was
         self._epochs = {}
+        self._made_in = os.getpid()  # a forked child's copy is another process's rank
         _states.add(self)
         when_this_process_ends(_tell_ends)
 
@@ -217,10 +217,12 @@ class HookState:
             self._exchange.communicator.step_done(self._step - 1, dropped=True)
             self._dropped = self._step - 1
 
-    def process_ends(self):
-        """The others may wait for this rank in their first pass; in later ones the daemon tells them."""
-        if self._exchange is None and self._left is None and self._passes + self._passes_before == 0 and self._ranks == ():
-            tell_others(self.process_group, self._attempt)
+    def awaited_in(self):
+        """The group and the attempt in which others may wait for this process's first pass; else None: the daemon tells them."""
+        has_joined = self._exchange is not None or self._left is not None or self._passes + self._passes_before > 0
+        if has_joined or self._ranks != () or self._made_in != os.getpid():
+            return None
+        return self.process_group, self._attempt
 
     def is_of(self, model):
         """Whether this state's hook is the model's."""
