@@ -108,7 +108,7 @@ class Tenant:
         """Of the data thread, in the last minute."""
         status = self.daemon.control_tool("status")
         none = {"cpu_ns": 200_000, "wall_ns": 200_000, "what": "anything: none was as long as 0.2 ms"}
-        return status["data_thread"].get("longest_lately", none)
+        return status["data_thread"].get("longest_lately") or none
 
     def apply(self):
         self.files.reverse()

@@ -29,7 +29,7 @@ class Lists(unittest.TestCase):
         for path in tree.files(".def"):
             self.assertGreater(len(rows(path)), 0, f"{path}: no X(...) row was found")
 
-    def test_listedare_unique(self):
+    def test_rows_are_unique(self):
         for path in tree.files(".def"):
             self.assertEqual(len(rows(path)), len(set(rows(path))), f"{path} names a row twice")
 
