@@ -34,7 +34,7 @@ struct MachineProfile {
     float between_ns = 0;  // from the end of the step before to its first gradient
     float arithmetic_ns = 0, busy_ns = 0;
   };
-  static constexpr size_t kCodecsMax = 128, kPlansMax = 8;
+  static constexpr size_t kCodecsMax = 128, kPlansMax = 16;
   static constexpr size_t kBytesMax = 8 << 10;  // of any profile that is encoded
   static constexpr float kMostNs = 3.6e12f;     // of any number: an hour
 

@@ -67,6 +67,7 @@ MachineProfiles::Waiting MachineProfiles::take() {
     if (said.profile) heard_.push_back(*std::move(said.profile));
   }
   said_.clear();
+  measured_epoch_ = survey.question.measured.epoch;
   add_to(survey.question);
   return survey;
 }
@@ -80,6 +81,7 @@ void MachineProfiles::stop() {
 
 void MachineProfiles::add_to(SurveyQuestion& question) const {
   question.others = heard_;
+  if (!heard_.empty()) question.measured.epoch = measured_epoch_;
   question.left_out = left_out_;
 }
 

@@ -35,7 +35,8 @@ class MachineProfiles {
   Waiting take();  // with what was heard. REQUIRES: ready()
   void stop();     // nobody searches any more
 
-  // What was heard for the last survey that was taken.
+  // What was heard for the last survey that was taken. A plan that was on trial then runs under
+  // another epoch since it was adopted; others have told of it under the first.
   void add_to(SurveyQuestion& question) const;
 
  private:
@@ -51,6 +52,7 @@ class MachineProfiles {
   std::optional<Waiting> waiting_;
   std::vector<Said> said_;  // by machine, to the question that is open
   std::vector<wire::MachineProfile> heard_;
+  uint64_t measured_epoch_ = 0;  // of the step that the survey was for
   std::string left_out_;
 };
 

@@ -131,7 +131,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   left_out_.clear();
   lost_.clear();
   lost_beside_ns_ = 0;
-  owed_ = taken_for_fast_ = false;
+  owed_ = taken_for_fast_ = amid_load_ = false;
   account_.begin();
   forget_answers();
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
@@ -212,11 +212,13 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
 void Pilot::begin_search(Cause cause) {
   trials_ = 0;
   spent_ = 0;
-  unsure_ = found_ = drifted_ = left_over_ = owed_ = lost_now_ = false;
+  unsure_ = found_ = left_over_ = owed_ = lost_now_ = false;
+  drifted_ = drifted_ && goes_on(cause);
   doubt_ = std::clamp(median_of(surprises_), 1.0, kDoubtMost);
   passed_.clear();
   forget_times(cause);
   cause_ = cause;
+  amid_load_ = cause == Cause::kLoad || (amid_load_ && goes_on(cause));
   account_.begin_search(usual_times(samples_).period_ns);
   if (!goes_on(cause)) {
     taken_for_fast_ = cause == Cause::kShorter || cause == Cause::kFasterLink;
@@ -233,7 +235,7 @@ void Pilot::begin_search(Cause cause) {
 // went: what codecs took amid it would count against them in calm times.
 void Pilot::forget_times(Cause cause) {
   if (goes_on(cause)) return;
-  const bool other_load = cause == Cause::kLoad || cause == Cause::kCalm || cause_ == Cause::kLoad;
+  const bool other_load = cause == Cause::kLoad || cause == Cause::kCalm || amid_load_;
   for (SeenPlan& seen : seen_) {
     seen.step_ns = 0;
     if (other_load) seen.arithmetic_ns = 0;
@@ -260,7 +262,7 @@ std::vector<std::vector<Group>> Pilot::not_again() const {
 
 // Whoever else has the cores comes and goes as often as he likes.
 bool Pilot::restless() const {
-  return cause_ == Cause::kLoad || unrest_ >= kRestless;
+  return amid_load_ || unrest_ >= kRestless;
 }
 
 void Pilot::count_unrest() {
@@ -408,9 +410,9 @@ void Pilot::on_adopted(const Result<PilotPort::Agreed>& agreed) {
 // a trial is believed less the next time.
 void Pilot::judge_drift() {
   if (found_) drift_ = kDriftMin;
-  if (owed_) return;  // it has not ended yet
+  if (owed_ && trials_ > 0) return;  // it has not ended yet
   if (drifted_ && !found_) drift_ = std::min(kDriftTimes * drift_, kDriftMax);
-  if (trials_ == 0 && !surprises_.empty()) surprises_.erase(surprises_.begin());
+  if (trials_ == 0 && !owed_ && !surprises_.empty()) surprises_.erase(surprises_.begin());
 }
 
 void Pilot::settle() {
@@ -426,7 +428,8 @@ void Pilot::settle() {
   warming_ = pace_.warm_up;
   settled_for_ = 0;
   resting_ = rest_;
-  if (cause_ != Cause::kOtherPlan && !owed_) rest_ = std::min(2 * rest_, kRestMax);
+  const bool goes_on_later = owed_ && trials_ > 0;
+  if (cause_ != Cause::kOtherPlan && !goes_on_later) rest_ = std::min(2 * rest_, kRestMax);
   resting_plain_ = kPlainRestMin << unrest_;
 }
 

@@ -211,6 +211,7 @@ class Pilot {
   bool left_over_ = false;                // it had no steps left for a plan that promises much
   bool owed_ = false;                     // trials cost too much: what is left waits
   bool taken_for_fast_ = false;           // the link, as SurveyQuestion's `faster`
+  bool amid_load_ = false;                // it looks for a plan while others have the cores
   TrialAccount account_;
   double between_ns_ = 0;          // as Usual's, when plans were surveyed last
   std::string left_out_;           // as Survey's, and said of the last one

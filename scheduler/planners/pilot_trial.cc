@@ -161,7 +161,7 @@ bool Pilot::alternates_in_vain() const {
 void Pilot::put_off() {
   asking_.drop();
   asked_ = false;
-  owed_ = may_try_more();
+  owed_ = may_try_more() || (trials_ > 0 && !found_ && !restless());
   end_search();
 }
 

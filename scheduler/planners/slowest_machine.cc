@@ -81,6 +81,7 @@ void raise(const TimedWork& to, uint64_t epoch, const std::vector<MachineProfile
       return;
     }
     raise(slowest_ns, double{there->arithmetic_ns});
+    if (there->busy_ns <= there->arithmetic_ns) beside_ns = 0;  // it does not know
     if (beside_ns > 0) raise(beside_ns, double{there->busy_ns} - double{there->arithmetic_ns});
   }
   to.arithmetic_ns = slowest_ns;
@@ -120,7 +121,7 @@ SurveyQuestion by_the_slowest(SurveyQuestion question) {
     raise(TimedWork{arithmetic_ns, busy_ns}, epoch, question.others);
   };
   StepSample& now = question.measured;
-  raise_work(question.running->plan.epoch, now.arithmetic_ns, now.busy_ns);
+  raise_work(now.epoch, now.arithmetic_ns, now.busy_ns);
   for (SeenPlan& seen : question.seen) {
     raise_work(seen.plan->plan.epoch, seen.arithmetic_ns, seen.busy_ns);
   }
@@ -132,7 +133,7 @@ SurveyQuestion by_the_slowest(SurveyQuestion question) {
 void delay_to_the_latest(const SurveyQuestion& question, std::vector<double>& arrivals) {
   double first_ns = 0, last_ns = 0;
   for (const MachineProfile& profile : question.others) {
-    const MachineProfile::Plan* const there = times_under(question.running->plan.epoch, profile);
+    const MachineProfile::Plan* const there = times_under(question.measured.epoch, profile);
     if (there == nullptr) continue;
     const double later_ns = std::max(0.0, double{there->between_ns} - question.between_ns);
     raise(first_ns, later_ns);

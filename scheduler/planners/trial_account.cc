@@ -14,6 +14,7 @@ constexpr double kPause = 2;        // what takes so many times as long is one, 
 }  // namespace
 
 void TrialAccount::begin_search(double step_ns) {
+  now_ns_ = step_ns;
   step_ns_ = std::max(step_ns_, step_ns);
   credit_ns_ = std::max(credit_ns_, kCreditSteps * step_ns_);
   if (!std::exchange(tops_up_, false)) return;

@@ -33,7 +33,7 @@ class TrialAccount {
   void add(bool tries, double period_ns);
 
   bool covers() const { return left_ns() >= 0; }  // another trial
-  bool far_overdrawn() const { return left_ns() < -kFarSteps * step_ns_; }
+  bool far_overdrawn() const { return left_ns() < -kFarSteps * now_ns_; }
   double spent_ns() const { return closed_ns_ + open_ns(); }
   double allowed_ns() const { return kShare * elapsed_ns_ + credit_ns_; }
   double elapsed_ns() const { return elapsed_ns_; }
@@ -44,6 +44,7 @@ class TrialAccount {
 
   double elapsed_ns_ = 0, credit_ns_ = 0;
   double step_ns_ = 0;    // of the plan that runs, the longest so far
+  double now_ns_ = 0;     // likewise, of the last search
   double closed_ns_ = 0;  // spent on earlier trials
   bool tops_up_ = true;
   uint64_t epoch_ = 0;    // of the plan on trial; 0: none yet

@@ -51,6 +51,24 @@ TEST_F(MachineProfilesTest, ASurveyWaitsForAll) {
   EXPECT_FALSE(profiles_.ready(kOver)) << "it was taken";
 }
 
+// It runs under another epoch since; others have told of it under the first.
+TEST_F(MachineProfilesTest, WhatIsLookedAtLaterIsThePlanThatWasMeasured) {
+  SurveyQuestion asked;
+  asked.measured.epoch = 5;
+  const uint64_t number = profiles_.ask(
+      {.question = asked, .wanted = {}, .answer = {}, .since_ns = kAsked, .deadline_ns = kOver});
+  for (const uint32_t machine : {1u, 2u}) profiles_.hear(machine, says(number, 5));
+  EXPECT_EQ(profiles_.take().question.measured.epoch, 5u);
+  SurveyQuestion later;
+  later.measured.epoch = 6;
+  profiles_.add_to(later);
+  EXPECT_EQ(later.measured.epoch, 5u);
+  profiles_.stop();
+  later.measured.epoch = 6;
+  profiles_.add_to(later);
+  EXPECT_EQ(later.measured.epoch, 6u);
+}
+
 TEST_F(MachineProfilesTest, WhoDoesNotAnswerInTimeIsLeftOut) {
   const uint64_t number = ask();
   profiles_.hear(2, says(number, 7));

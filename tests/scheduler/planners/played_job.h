@@ -42,6 +42,7 @@ class PlayedJob : public PilotPort {
     auto made = std::make_shared<Survey>();
     made->running_ns = period_of(*base);
     made->running_bytes = bytes_of(running());
+    made->trials_max = trials_max;
     for (const CodecSpec& spec : menu) {
       const auto lost = [&](const auto& groups) { return groups[0].segments[0].spec == spec; };
       if (spec == running() || std::any_of(known.lost.begin(), known.lost.end(), lost)) continue;
@@ -167,7 +168,8 @@ class PlayedJob : public PilotPort {
   PlanPtr base;
   std::optional<Agreed> next, trial;
   std::vector<std::weak_ptr<const PreparedPlan>> made;
-  int plans_most = INT_MAX;   // there is memory for
+  int plans_most = INT_MAX;  // there is memory for
+  uint32_t trials_max = Survey().trials_max;
   bool never_adopts = false;  // each plan beside a trial is refused
   bool may = true;
   bool surveys_take_long = false;  // nobody hears of them

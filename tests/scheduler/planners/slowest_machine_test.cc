@@ -11,7 +11,7 @@
 namespace cgx::scheduler {
 namespace {
 
-constexpr uint64_t kEpoch = 1;  // of the plan that runs
+constexpr uint64_t kEpoch = 7;  // of the plan that was measured, on trial before it was adopted
 
 StepSample sample_under(uint64_t epoch, double step_ns, double period_ns) {
   StepSample sample;
@@ -77,6 +77,7 @@ TEST(SlowestMachine, KeepsWhatOthersDoNotKnow) {
 TEST(SlowestMachine, CountsTimedWorkOnlyWhereAllHaveTimedIt) {
   const MeasuredJob job;
   SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
+  question.measured.epoch = kEpoch;
   question.measured.arithmetic_ns = 4e6;
   question.measured.busy_ns = 5e6;
   wire::MachineProfile slow = profile_of(*job.costs), quick = slow;
@@ -85,6 +86,9 @@ TEST(SlowestMachine, CountsTimedWorkOnlyWhereAllHaveTimedIt) {
   question.others = {slow, quick};
   EXPECT_EQ(by_the_slowest(question).measured.arithmetic_ns, 9e6);
   EXPECT_EQ(by_the_slowest(question).measured.busy_ns, 12e6);
+  question.others[1].plans[0].busy_ns = 0;
+  EXPECT_EQ(by_the_slowest(question).measured.arithmetic_ns, 9e6);
+  EXPECT_EQ(by_the_slowest(question).measured.busy_ns, 0) << "one does not know";
   question.others[1].plans[0].epoch = kEpoch + 1;
   EXPECT_EQ(by_the_slowest(question).measured.arithmetic_ns, 0);
   EXPECT_EQ(by_the_slowest(question).measured.busy_ns, 0);
@@ -94,6 +98,7 @@ TEST(SlowestMachine, DelaysGradientsToWhereTheyComeLast) {
   const MeasuredJob job;
   SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
   question.between_ns = 2e6;
+  question.measured.epoch = kEpoch;
   const std::vector<double> here = arrivals_of(question);
   const double last = *std::max_element(here.begin(), here.end());
   wire::MachineProfile later = profile_of(*job.costs);
@@ -136,6 +141,7 @@ TEST(SlowestMachine, ExplainsASlowStepByItsGradients) {
   const MeasuredJob job;
   SurveyQuestion question = job.question({*job.costs, {0.1, 20'000}, 0});
   const double late_ns = 20e6;
+  question.measured.epoch = kEpoch;
   question.measured.step_ns += late_ns;
   const auto link_of = [](const SurveyQuestion& asked) {
     const Result<SurveyPtr> survey = make_survey(asked);
@@ -167,17 +173,18 @@ TEST(PlanTimes, TellAUsualStepOfEachPlan) {
 }
 
 TEST(PlanTimes, KeepTheLastPlans) {
+  constexpr size_t kMost = wire::MachineProfile::kPlansMax;
   PlanTimes times;
-  for (uint64_t epoch = 1; epoch <= 20; ++epoch) {
+  for (uint64_t epoch = 1; epoch <= 3 * kMost; ++epoch) {
     for (int step = 0; step < 30; ++step) times.take(sample_under(epoch, 100, 1'000), true);
     times.take(sample_under(1, 100, 1'000), true);  // one that comes back all the time
     times.take(sample_under(1, 100, 1'000), true);
   }
   const auto told = times.plans();
-  ASSERT_EQ(told.size(), wire::MachineProfile::kPlansMax);
+  ASSERT_EQ(told.size(), kMost);
   EXPECT_EQ(told.back().epoch, 1u);
-  EXPECT_EQ(told[told.size() - 2].epoch, 20u);
-  EXPECT_EQ(told.front().epoch, 14u);
+  EXPECT_EQ(told[kMost - 2].epoch, 3 * kMost);
+  EXPECT_EQ(told.front().epoch, 2 * kMost + 2);
 }
 
 }  // namespace

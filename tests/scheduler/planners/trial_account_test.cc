@@ -75,6 +75,19 @@ TEST(TrialAccount, GrantsTheWholeCreditWhereEverythingBeginsAnew) {
   EXPECT_DOUBLE_EQ(account.allowed_ns() - account.spent_ns(), 20 * kStepNs);
 }
 
+// Steps took ten times as long when the credit was given.
+TEST(TrialAccount, IsFarOverdrawnByWhatStepsTakeNow) {
+  TrialAccount account;
+  account.begin_search(10 * kStepNs);
+  account.begin_search(kStepNs);
+  account.try_plan(2, kStepNs);
+  for (int i = 0; i < 2; ++i) play_pair(account, 2'700, 100);
+  EXPECT_FALSE(account.covers());
+  EXPECT_FALSE(account.far_overdrawn());
+  for (int i = 0; i < 4; ++i) account.add(true, 2'700);
+  EXPECT_TRUE(account.far_overdrawn());
+}
+
 // Conditions change again and again, and whatever is predicted to be faster takes three times as
 // long.
 struct JobOfBadPredictions : PlayedJob {
@@ -166,6 +179,39 @@ TEST(TrialAccount, EndsALostTrialWhileTheNextSurveyTakesLong) {
   EXPECT_LE(job.extra_ns, 100 * 33) << job.verdicts();
   EXPECT_FALSE(job.trial || job.next);
   EXPECT_STREQ(job.pilot.doing(), "settled");
+}
+
+// The first search may try one plan only, which loses and costs too much: the other one waits.
+TEST(TrialAccount, RemembersWhatASearchHadNoTrialsLeftFor) {
+  PlayedJob job;
+  job.trials_max = 1;
+  job.truth = [](const CodecSpec& spec) {
+    return spec == kRawSpec ? 100.0 : spec == kEight ? 60.0 : 400.0;
+  };
+  job.predicted = [](const CodecSpec& spec) {
+    return spec == kRawSpec ? 100.0 : spec == kEight ? 70.0 : 50.0;
+  };
+  while (!job.trial) job.play_step();
+  job.surveys_take_long = true;
+  job.play(60);
+  EXPECT_STREQ(job.pilot.doing(), "settled");
+  EXPECT_TRUE(job.pilot.trial_time().waits) << job.verdicts();
+  job.surveys_take_long = false;
+  job.play(2'500);
+  EXPECT_EQ(job.running(), kEight) << job.verdicts();
+}
+
+// Steps change again and again while nothing can be tried.
+TEST(TrialAccount, LooksLessAndLessOftenForWhatCannotBeTried) {
+  PlayedJob job;
+  double raw_ns = 100;
+  job.truth = [&](const CodecSpec& spec) { return spec == kRawSpec ? raw_ns : 10 * raw_ns; };
+  job.predicted = [&](const CodecSpec& spec) { return spec == kRawSpec ? raw_ns : 0.5 * raw_ns; };
+  for (int i = 0; i < 1'200; ++i) {
+    if (i % 75 == 74) raw_ns = raw_ns == 100 ? 125 : 100;
+    job.play_step();
+  }
+  EXPECT_LE(job.searches_noted(), 6) << job.verdicts();
 }
 
 }  // namespace
