@@ -34,6 +34,7 @@ QUIET = {
     "open_files_max": "a limit",
     "data_thread_longest_round_seconds": "needs a round of 0.2 ms or more (tests/daemon/data/duty_cycle_test.cc)",
     "log_dropped_total": "needs a reader of the log that stops (tests/daemon/base/log_test.cc)",
+    "communicator_trials_cost_seconds": "needs a plan that loses its trial (tests/scheduler/planners/trial_account_test.cc)",
     "replica_divergences_total": "honest machines get the same bits (tests/sim)",
     "frames_corrupt_total": "needs a link that changes bytes (tests/sim/figures_test.cc)",
     "frames_unexpected_total": "needs a peer that breaks the rules (tests/sim/figures_test.cc)",
@@ -155,6 +156,18 @@ class Figures(ClusterCase):
 
         self.scene("a refused policy and another one", [
             "policy_changes_total", "plans_refused_total", "communicator_policy_version"], change_policy)
+
+        searching = self.job([HERE, OTHER])
+
+        def search():
+            comm = searching.join(tensors=TENSORS)
+            self.daemons[HERE].control_tool("policy", "apply", "--job", searching.name, "--set", "mode=auto", "--lossy")
+            for step in range(1, 11):
+                self.step(searching, comm, step)
+            self.wait_for("communicator_trials_allowed_seconds")
+
+        self.scene("a search for plans", ["communicator_trials_allowed_seconds"], search)
+        searching.close()
 
         def abandon():
             started = self.page()["operations_started_total"]
