@@ -1,5 +1,6 @@
 # Prints the sources of the targets in the current folder's CMakeLists.txt: `cmake -DROOT=... -DBUILD=... -P`, which
 # looks for neither compilers nor libraries. The functions that find sources are those of the tree's CMakeLists.txt.
+cmake_minimum_required(VERSION 3.25)
 foreach(command add_compile_options add_custom_command add_dependencies add_subdirectory configure_file find_library
         find_package
         set_property set_source_files_properties set_target_properties target_compile_definitions target_compile_options
