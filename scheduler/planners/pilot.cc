@@ -125,13 +125,13 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   rest_ = kRestMin;
   unrest_ = calm_most_ = 0;
   chosen_in_unrest_ = false;
-  cause_ = next_ = Cause::kNone;
+  cause_ = origin_ = next_ = Cause::kNone;
   drift_ = kDriftMin;
   surprises_.clear();
   left_out_.clear();
   lost_.clear();
   lost_beside_ns_ = 0;
-  owed_ = taken_for_fast_ = amid_load_ = false;
+  owed_ = false;
   account_.begin();
   forget_answers();
   const bool searches = base->policy.mode != PlanMode::kFixed && base->plan.machines > 1;
@@ -200,7 +200,7 @@ void Pilot::work(const PilotPort::PlanPtr& base) {
   if (stage_ == Stage::kMeasuring && samples_.size() >= pace_.samples) begin_search(next_);
   if (stage_ == Stage::kSurveying) {
     between_ns_ = usual_times(samples_).between_ns;
-    port_.survey({usual_of(samples_), seen_, not_again(), taken_for_fast_, between_ns_},
+    port_.survey({usual_of(samples_), seen_, not_again(), taken_for_fast(), between_ns_},
                  asking_.wanted(), while_it_matters(&Pilot::on_survey));
   } else if (stage_ == Stage::kProposing && !must_wait()) {
     propose();
@@ -218,11 +218,8 @@ void Pilot::begin_search(Cause cause) {
   passed_.clear();
   forget_times(cause);
   cause_ = cause;
-  amid_load_ = cause == Cause::kLoad || (amid_load_ && goes_on(cause));
+  if (!goes_on(cause)) origin_ = cause;
   account_.begin_search(usual_times(samples_).period_ns);
-  if (!goes_on(cause)) {
-    taken_for_fast_ = cause == Cause::kShorter || cause == Cause::kFasterLink;
-  }
   if (cause != Cause::kNone) {
     if (cause != Cause::kOtherPlan && !goes_on(cause)) count_unrest();
     note(PlanNote{.step = step_, .name = "search", .verdict = text_of(cause)});
@@ -235,7 +232,7 @@ void Pilot::begin_search(Cause cause) {
 // went: what codecs took amid it would count against them in calm times.
 void Pilot::forget_times(Cause cause) {
   if (goes_on(cause)) return;
-  const bool other_load = cause == Cause::kLoad || cause == Cause::kCalm || amid_load_;
+  const bool other_load = cause == Cause::kLoad || cause == Cause::kCalm || amid_load();
   for (SeenPlan& seen : seen_) {
     seen.step_ns = 0;
     if (other_load) seen.arithmetic_ns = 0;
@@ -262,7 +259,7 @@ std::vector<std::vector<Group>> Pilot::not_again() const {
 
 // Whoever else has the cores comes and goes as often as he likes.
 bool Pilot::restless() const {
-  return amid_load_ || unrest_ >= kRestless;
+  return amid_load() || unrest_ >= kRestless;
 }
 
 void Pilot::count_unrest() {
@@ -334,7 +331,7 @@ double Pilot::believed(const Candidate& candidate) const {
 // later ones.
 void Pilot::learn_surprise(double surprise) {
   const bool first = cause_ == Cause::kNone && trials_ <= 1;
-  if (first || taken_for_fast_ || tried_->score.shared()) return;
+  if (first || taken_for_fast() || tried_->score.shared()) return;
   surprises_.push_back(surprise);
   if (surprises_.size() > kSurprisesMax) surprises_.erase(surprises_.begin());
 }

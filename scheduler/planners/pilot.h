@@ -153,6 +153,10 @@ class Pilot {
   bool changed_meanwhile() const;
   bool refuted() const;
   bool worth_a_switch() const;
+  bool amid_load() const { return origin_ == Cause::kLoad; }  // others have the cores
+  bool taken_for_fast() const {  // the link, as SurveyQuestion's `faster`
+    return origin_ == Cause::kShorter || origin_ == Cause::kFasterLink;
+  }
   bool restless() const;
   void count_unrest();
   void end_trial(bool faster, bool stopped);
@@ -206,12 +210,11 @@ class Pilot {
   uint32_t trials_ = 0;                   // of this search
   uint32_t spent_ = 0;                    // steps of its trials
   Cause cause_ = Cause::kNone;            // likewise
+  Cause origin_ = Cause::kNone;           // of the search that it goes on with, else the same
   bool found_ = false;                    // likewise: it has kept a plan
   bool drifted_ = false;                  // it began because windows were off
   bool left_over_ = false;                // it had no steps left for a plan that promises much
   bool owed_ = false;                     // trials cost too much: what is left waits
-  bool taken_for_fast_ = false;           // the link, as SurveyQuestion's `faster`
-  bool amid_load_ = false;                // it looks for a plan while others have the cores
   TrialAccount account_;
   double between_ns_ = 0;          // as Usual's, when plans were surveyed last
   std::string left_out_;           // as Survey's, and said of the last one

@@ -75,7 +75,7 @@ void Pilot::count_calm() {
 // later ones are held against.
 void Pilot::accept(const std::vector<StepSample>& steps) {
   const double before_ns = std::exchange(accepted_, usual_times(steps)).quickest_ns;
-  if (amid_load_ && before_ns > 0) {
+  if (amid_load() && before_ns > 0) {
     accepted_.quickest_ns = std::min(accepted_.quickest_ns, before_ns);
   }
   if (lost_now_) lost_beside_ns_ = accepted_.period_ns;
