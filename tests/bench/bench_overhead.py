@@ -6,6 +6,7 @@ processor time of one (measure_bench.cc), as if all of it made the step longer. 
 without a recorder (recorder.events: 0) say.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -44,16 +45,11 @@ def run_inprocess(case, size, options, report):
     rounds, repetitions = (2, 3) if options.quick else (9, 9 if size >= 64 << 20 else 25)
     with Machines(2) as machines:
         machines.build = options.build
-        contestants = []
-        try:
-            contestants.append(ours.Cgxd(machines, 1, 2 * size))
-            contestants.append(ours.InProcess(machines, 2 * size))
-            results = interleave(contestants, size, rounds, repetitions)
+        with contextlib.closing(ours.Cgxd(machines, 1, 2 * size)) as daemons, \
+             contextlib.closing(ours.InProcess(machines, 2 * size)) as own:
+            results = interleave([daemons, own], size, rounds, repetitions)
             machines.shape("1gbit")
-            overlap = contestants[1].overlap(size)
-        finally:
-            for contestant in contestants:
-                contestant.close()
+            overlap = own.overlap(size)
     report.note(f"{case}: at 1 Gbit/s {100 * overlap:.0f} % of frames were handed over before the one before them had "
                 "arrived")
     mine, peer = results["cgxd"]["us"] / 1000, results["inprocess"]["us"] / 1000
@@ -100,21 +96,15 @@ def run_measurement(options, report):
     event_ns = json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout)["ns_per_event"]
     with Machines(2) as machines:
         machines.build = options.build
-        contestants = []
-        try:
-            contestants.append(ours.Cgxd(machines, 1, 2 * MEASURED_BYTES))
-            contestants.append(ours.CgxdUnrecorded(machines, 2 * MEASURED_BYTES))
-            daemon = contestants[0].daemons[0]
-            before = events_recorded(daemon)
-            contestants[0].measure(MEASURED_BYTES, repetitions, 0)
-            events = (events_recorded(daemon) - before) / repetitions
-            results = interleave(contestants, MEASURED_BYTES, rounds, repetitions)
-        finally:
-            for contestant in contestants:
-                contestant.close()
+        with contextlib.closing(ours.Cgxd(machines, 1, 2 * MEASURED_BYTES)) as recorded, \
+             contextlib.closing(ours.CgxdUnrecorded(machines, 2 * MEASURED_BYTES)) as unrecorded:
+            before = events_recorded(recorded.daemons[0])
+            recorded.measure(MEASURED_BYTES, repetitions, 0)
+            events = (events_recorded(recorded.daemons[0]) - before) / repetitions
+            results = interleave([recorded, unrecorded], MEASURED_BYTES, rounds, repetitions)
     step_us, cost_us = results["cgxd"]["us"], events * event_ns / 1e3
     pairs = zip(results["cgxd"]["rounds_us"], results["unrecorded"]["rounds_us"])
-    live = statistics.median(recorded / unrecorded for recorded, unrecorded in pairs)
+    live = statistics.median(with_it / without for with_it, without in pairs)
     times = step_us / (step_us - cost_us)
     report.add("overhead", "measurement", times, "limit", MEASURED_MOST, MEASURED_MOST / times, "x",
                f"{events:.0f} events of {event_ns:.0f} ns in {step_us:.0f} us; {live:.3f} with a recorder / without")
