@@ -20,8 +20,8 @@ class CeilingPort {
   virtual ~CeilingPort() = default;
   // No plan is being agreed on or on trial, nor will one be soon.
   virtual bool may_set_ceilings() const = 0;
-  // Answers come later or at once, and never once the port has gone. Meanwhile another plan may
-  // have been proposed.
+  // Answers come later or at once; one that is not wanted any more may come, too. Meanwhile another
+  // plan may have been proposed.
   virtual void search_ceilings(CeilingQuestion question, Wanted wanted,
                                std::function<void(const Result<CeilingAnswer>&)> answer) = 0;
   struct Agreed {

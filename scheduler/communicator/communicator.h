@@ -338,7 +338,6 @@ class Communicator final : public OperationPort,
   double lost_share() const;
   using SurveyAnswer = PlannerPort::SurveyAnswer;
   void survey(Known known, Wanted wanted, SurveyAnswer answer) override;
-  void have_surveyed(SurveyQuestion question, Wanted wanted, SurveyAnswer answer);
   void search_plans();
   void survey_if_heard();
   void stop_search();

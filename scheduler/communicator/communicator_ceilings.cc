@@ -44,11 +44,7 @@ bool Communicator::may_set_ceilings() const {
 
 void Communicator::search_ceilings(CeilingQuestion question, Wanted wanted,
                                    std::function<void(const Result<CeilingAnswer>&)> answer) {
-  port_.planner().search(std::move(question), std::move(wanted),
-                         [alive = std::weak_ptr(alive_),
-                          answer = std::move(answer)](const Result<CeilingAnswer>& found) {
-                           if (!alive.expired()) answer(found);
-                         });
+  port_.planner().search(std::move(question), std::move(wanted), std::move(answer));
 }
 
 void Communicator::propose_ceilings(

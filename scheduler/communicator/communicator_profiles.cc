@@ -30,7 +30,9 @@ void Communicator::survey(Known known, Wanted wanted, SurveyAnswer answer) {
   }
   SurveyQuestion asked = question_of_job(std::move(known));
   const bool priced = asked.running->policy.mode == PlanMode::kAuto;
-  if (!priced) return have_surveyed(std::move(asked), std::move(wanted), std::move(answer));
+  if (!priced) {
+    return port_.planner().survey(std::move(asked), std::move(wanted), std::move(answer));
+  }
   const ProfileAsk question{profiles_.ask({.question = std::move(asked),
                                            .wanted = std::move(wanted),
                                            .answer = std::move(answer),
@@ -43,15 +45,6 @@ void Communicator::survey(Known known, Wanted wanted, SurveyAnswer answer) {
   broadcast(question);
 }
 
-// What is wanted is the pilot's, which goes with this communicator.
-void Communicator::have_surveyed(SurveyQuestion question, Wanted wanted, SurveyAnswer answer) {
-  port_.planner().survey(
-      std::move(question), std::move(wanted),
-      [alive = std::weak_ptr(alive_), answer = std::move(answer)](const Result<SurveyPtr>& found) {
-        if (!alive.expired()) answer(found);
-      });
-}
-
 void Communicator::search_plans() {
   survey_if_heard();
   pilot_.work(agreement_.base(steps_.plan()));
@@ -61,7 +54,8 @@ void Communicator::search_plans() {
 void Communicator::survey_if_heard() {
   if (!profiles_.ready(now_ns())) return;
   MachineProfiles::Waiting survey = profiles_.take();
-  have_surveyed(std::move(survey.question), std::move(survey.wanted), std::move(survey.answer));
+  port_.planner().survey(std::move(survey.question), std::move(survey.wanted),
+                         std::move(survey.answer));
 }
 
 void Communicator::stop_search() {

@@ -46,7 +46,7 @@ class PilotPort {
     bool faster = false;    // as SurveyQuestion's
     double between_ns = 0;  // likewise
   };
-  // Answers come later or at once, and never once the port has gone.
+  // Answers come later or at once; one that is not wanted any more may come, too.
   virtual void survey(Known known, Wanted wanted,
                       std::function<void(const Result<SurveyPtr>&)> answer) = 0;
   struct Agreed {
