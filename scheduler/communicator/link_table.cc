@@ -25,16 +25,16 @@ bool was_there_before(std::span<const LinkTable::Use> uses, const LinkUser& user
 
 LinkTable::Link* LinkTable::find(transport::PeerId peer) {
   const LinkId id = peer.index < of_peer_.size() ? of_peer_[peer.index] : kNoLink;
-  return id != kNoLink && links_[id].peer == peer ? &links_[id] : nullptr;
+  return id < links_.size() && links_[id].peer == peer ? &links_[id] : nullptr;
+}
+
+LinkTable::Ends LinkTable::ends_of(const LinkUser& user, uint32_t machine) {
+  return {user.job_key(), user.members().instances[machine]};
 }
 
 std::optional<LinkId> LinkTable::find(const LinkUser& user, uint32_t machine) const {
-  const wire::InstanceId& instance = user.members().instances[machine];
-  for (LinkId id = 0; id < links_.size(); ++id) {
-    const Link& link = links_[id];
-    if (link.open && link.job_key == user.job_key() && link.instance == instance) return id;
-  }
-  return std::nullopt;
+  const auto found = open_.find(ends_of(user, machine));
+  return found != open_.end() ? std::optional(found->second) : std::nullopt;
 }
 
 bool LinkTable::is_used(const Link& link, const LinkUser& user, uint32_t machine) {
@@ -42,11 +42,13 @@ bool LinkTable::is_used(const Link& link, const LinkUser& user, uint32_t machine
                      [&](const Use& use) { return use.user == &user && use.machine == machine; });
 }
 
+bool LinkTable::is_unused(const Link& link) {
+  return !link.open && link.uses.empty() && link.frames == 0;
+}
+
 LinkId LinkTable::make(const LinkUser& user, uint32_t machine) {
   const Members& members = user.members();
-  const auto unused = std::find_if(links_.begin(), links_.end(), [](const Link& link) {
-    return !link.open && link.uses.empty() && link.frames == 0;
-  });
+  const auto unused = std::find_if(links_.begin(), links_.end(), &LinkTable::is_unused);
   const auto id = static_cast<LinkId>(unused - links_.begin());
   if (unused == links_.end()) links_.emplace_back();
   Link& made = links_[id] = {};
@@ -55,6 +57,7 @@ LinkId LinkTable::make(const LinkUser& user, uint32_t machine) {
   made.holder = members.holder;
   made.address = members.addresses[machine];
   made.open = true;
+  open_[ends_of(user, machine)] = id;
   port_->open_link(id, {.job = members.job,
                         .uid = members.uid,
                         .job_key = user.job_key(),
@@ -71,6 +74,7 @@ bool LinkTable::worth_using(const Link& link, uint64_t now_ns, uint64_t quiet_ns
 }
 
 void LinkTable::use(LinkId id, const Use& use) {
+  idle_.erase(id);
   links_[id].uses.push_back(use);
   if (links_[id].up) use.user->link_up(use.machine, links_[id].peer);
 }
@@ -99,17 +103,19 @@ void LinkTable::open(LinkUser& user, uint64_t now_ns, uint64_t quiet_ns) {
 }
 
 void LinkTable::leave(const LinkUser& user, uint64_t now_ns) {
-  for (Link& link : links_) {
+  for (LinkId id = 0; id < links_.size(); ++id) {
+    Link& link = links_[id];
     const auto removed =
         std::erase_if(link.uses, [&](const Use& use) { return use.user == &user; });
-    if (removed > 0 && link.uses.empty()) link.close_at_ns = now_ns + kLingerNs;
+    if (removed == 0 || !link.uses.empty()) continue;
+    link.close_at_ns = now_ns + kLingerNs;
+    if (link.open) idle_.insert(id);
   }
 }
 
 void LinkTable::lose(LinkUser& user, uint32_t machine, const Status& why) {
-  for (LinkId id = 0; id < links_.size(); ++id) {
-    if (links_[id].open && is_used(links_[id], user, machine)) return end(id, why);
-  }
+  const std::optional<LinkId> id = find(user, machine);
+  if (id && is_used(links_[*id], user, machine)) return end(*id, why);
   user.link_lost(machine, why);
 }
 
@@ -146,6 +152,8 @@ void LinkTable::end(LinkId id, const Status& why) {
 void LinkTable::close(Link& link) {
   if (link.up) transport_->close(link.peer);
   link.open = link.up = false;
+  open_.erase({link.job_key, link.instance});
+  idle_.erase(static_cast<LinkId>(&link - links_.data()));
 }
 
 // Who joins over a link from before may have met a dead one, which the other side has given up
@@ -179,10 +187,9 @@ void LinkTable::heard_bytes(transport::PeerId from, uint64_t now_ns) {
 }
 
 uint64_t LinkTable::carried_ns(const LinkUser& user, uint32_t machine) const {
-  for (const Link& link : links_) {
-    if (link.open && is_used(link, user, machine)) return std::max(link.heard_ns, link.carried_ns);
-  }
-  return 0;
+  const std::optional<LinkId> id = find(user, machine);
+  if (!id || !is_used(links_[*id], user, machine)) return 0;
+  return std::max(links_[*id].heard_ns, links_[*id].carried_ns);
 }
 
 void LinkTable::sending(transport::PeerId to, Cargo cargo) {
@@ -219,33 +226,35 @@ std::vector<std::string> LinkTable::owing() const {
 }
 
 void LinkTable::close_idle(uint64_t now_ns) {
-  for (LinkId id = 0; id < links_.size(); ++id) {
-    Link& idle = links_[id];
-    if (!idle.open || !idle.uses.empty() || now_ns < idle.close_at_ns) continue;
-    if (idle.frames > 0 && now_ns < idle.close_at_ns + kDrainNs) continue;
-    close(idle);
+  for (const LinkId id : std::vector(idle_.begin(), idle_.end())) {
+    if (now_ns < closing_ns(links_[id])) continue;
+    close(links_[id]);
     port_->close_link(id);
   }
+  drop_unused();
+}
+
+// Many links once open leave no places that every later search would pass.
+void LinkTable::drop_unused() {
+  while (!links_.empty() && is_unused(links_.back())) links_.pop_back();
+}
+
+uint64_t LinkTable::closing_ns(const Link& idle) {
+  return idle.close_at_ns + (idle.frames > 0 ? kDrainNs : 0);
 }
 
 uint64_t LinkTable::next_closing_ns() const {
   uint64_t next = UINT64_MAX;
-  for (const Link& link : links_) {
-    if (!link.open || !link.uses.empty()) continue;
-    next = std::min(next, link.close_at_ns + (link.frames > 0 ? kDrainNs : 0));
-  }
+  for (const LinkId id : idle_) next = std::min(next, closing_ns(links_[id]));
   return next;
 }
 
 void LinkTable::count_into(Share& share) const {
-  for (const Link& link : links_) {
-    if (link.open) share.add(link.holder);
-  }
+  for (const auto& [ends, id] : open_) share.add(links_[id].holder);
 }
 
 uint32_t LinkTable::open_count() const {
-  return static_cast<uint32_t>(
-      std::count_if(links_.begin(), links_.end(), [](const Link& link) { return link.open; }));
+  return static_cast<uint32_t>(open_.size());
 }
 
 }  // namespace cgx::scheduler

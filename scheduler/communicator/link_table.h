@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -82,7 +84,8 @@ class LinkTable {
   void close_idle(uint64_t now_ns);
   uint64_t next_closing_ns() const;  // UINT64_MAX: none
   uint32_t open_count() const;
-  void count_into(Share& share) const;  // by holder
+  size_t places() const { return links_.size(); }  // of open ones, and some between them
+  void count_into(Share& share) const;             // by holder
 
  private:
   struct Link {
@@ -100,7 +103,15 @@ class LinkTable {
     std::vector<Use> uses;
   };
 
+  struct Ends {
+    wire::JobKey job_key{};
+    wire::InstanceId instance{};
+    friend auto operator<=>(const Ends&, const Ends&) = default;
+  };
+  static Ends ends_of(const LinkUser& user, uint32_t machine);
   static bool is_used(const Link& link, const LinkUser& user, uint32_t machine);
+  static bool is_unused(const Link& link);
+  static uint64_t closing_ns(const Link& idle);
   Link* find(transport::PeerId peer);
   std::optional<LinkId> find(const LinkUser& user, uint32_t machine) const;
   LinkId make(const LinkUser& user, uint32_t machine);
@@ -109,10 +120,13 @@ class LinkTable {
   void end(LinkId id, const Status& why);
   void close(Link& link);
   void tell(LinkId id, const Status& why);
+  void drop_unused();
 
   LinkPort* port_;
   transport::Transport* transport_;
-  std::vector<Link> links_;      // by LinkId; those that are closed are used again
+  std::vector<Link> links_;      // by LinkId; places of closed ones are used again, or given up
+  std::map<Ends, LinkId> open_;  // each that is
+  std::set<LinkId> idle_;        // those of them that nobody uses
   std::vector<LinkId> of_peer_;  // by PeerId::index
 };
 

@@ -109,6 +109,38 @@ TEST_F(Links, LingerAndThenTheirPlaceIsTakenAgain) {
   EXPECT_EQ(port.opened, (std::vector<LinkId>{0, 0}));
 }
 
+// Whoever once had thousands leaves nothing behind that each later round would look through.
+TEST_F(Links, GiveUpPlacesThatNobodyNeeds) {
+  User many(1001), few(2);
+  few.key[0] = std::byte{1};
+  open(many);
+  open(few);
+  EXPECT_EQ(links.places(), 1001u);
+  links.leave(many, now);
+  links.close_idle(now + 3 * kSecond);
+  EXPECT_EQ(links.open_count(), 1u);
+  EXPECT_EQ(links.places(), 1001u) << "the last of them is used";
+  links.leave(few, now + 3 * kSecond);
+  EXPECT_EQ(links.next_closing_ns(), now + 6 * kSecond);
+  links.close_idle(now + 6 * kSecond);
+  EXPECT_EQ(links.places(), 0u);
+  EXPECT_EQ(links.next_closing_ns(), UINT64_MAX);
+}
+
+// Used again, it is not idle any more.
+TEST_F(Links, ThatAreUsedAgainStayOpen) {
+  User first, second;
+  open(first);
+  links.up(0, {.index = 7}, now);
+  links.leave(first, now);
+  links.heard({.index = 7}, now);
+  open(second);
+  EXPECT_EQ(links.next_closing_ns(), UINT64_MAX);
+  links.close_idle(now + 60 * kSecond);
+  EXPECT_EQ(links.open_count(), 1u);
+  EXPECT_EQ(port.opened, std::vector<LinkId>{0});
+}
+
 TEST_F(Links, WaitForTheirLastFramesBeforeTheyClose) {
   User user;
   open(user);
