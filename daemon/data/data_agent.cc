@@ -16,10 +16,7 @@ enum Tag : uint64_t { kMailboxTag, kTransportTag, kDoorbellTag, kWorkerTag };
 
 // Waiting messages may hold a packet each (96 KiB); whoever posts session requests waits for room.
 constexpr size_t kMailboxCapacity = 1024;
-// Messages have a part of a round, and where they take long a quarter of the thread while others
-// work: a client may ask as often as it likes for what takes a millisecond.
 constexpr int kMessagesPerRound = 64;
-constexpr uint64_t kMessagesNs = 500'000, kMessagesShare = 4, kMessagesPauseNs = 50'000'000;
 // A client empties its full completion ring without telling us; a closed session's last operation
 // ends without an event of its own.
 constexpr uint64_t kLookAgainNs = 2 * kMillisecond;
@@ -160,15 +157,19 @@ int DataAgent::do_work(uint64_t now_ns) {
   return work;
 }
 
+bool DataAgent::messages_pause() const {
+  return messages_.paused(now_ns_) && engine_->operations_open();
+}
+
 int DataAgent::take_messages() {
-  if (now_ns_ < next_messages_ns_ && engine_->operations_open()) return 0;
+  if (messages_pause()) return 0;
   int work = 0;
   uint64_t took = 0;
   const auto take = [&](Message message) { took += handle(std::move(message)); };
-  while (work < kMessagesPerRound && took < kMessagesNs && mailbox_.drain(1, take) > 0) ++work;
-  if (took >= kMessagesNs) {
-    next_messages_ns_ = now_ns_ + std::min(kMessagesShare * took, kMessagesPauseNs);
+  while (work < kMessagesPerRound && took < MessageShare::kRoundNs && mailbox_.drain(1, take) > 0) {
+    ++work;
   }
+  if (work > 0) messages_.took(now_ns_ + took, took);
   return work;
 }
 
@@ -184,6 +185,7 @@ uint64_t DataAgent::next_deadline_ns() const {
   uint64_t deadline = engine_->next_deadline_ns();
   if (!sessions_.empty()) deadline = std::min(deadline, next_beat_ns_);
   if (snapshots_.wanted()) deadline = std::min(deadline, next_snapshot_ns_);
+  if (messages_pause()) deadline = std::min(deadline, messages_.next_ns());
   const bool look_again = overflowing_ || !closed_.empty() ||
                           std::any_of(device_sites_.begin(), device_sites_.end(),
                                       [](auto& each) { return each.leaves; });
@@ -202,7 +204,8 @@ bool DataAgent::prepare_sleep() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool quiet = std::all_of(device_sites_.begin(), device_sites_.end(),
                                  [](auto& each) { return each.site->prepare_sleep(); }) &&
-                     mailbox_.empty() && !showing_ && !snapshot_due(now_ns_) &&
+                     (mailbox_.empty() || messages_pause()) && !showing_ &&
+                     !snapshot_due(now_ns_) &&
                      std::all_of(sessions_.begin(), sessions_.end(),
                                  [](const auto& each) { return each->session.ring_empty(); }) &&
                      (!transport_ || transport_->arm());

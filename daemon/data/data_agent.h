@@ -19,6 +19,7 @@
 #include "daemon/data/connecting_links.h"
 #include "daemon/data/duty_cycle.h"
 #include "daemon/data/links_port.h"
+#include "daemon/data/message_share.h"
 #include "daemon/data/plan_taker.h"
 #include "daemon/data/session.h"
 #include "daemon/data/sessions_port.h"
@@ -122,6 +123,7 @@ class DataAgent final : public Agent,
   OpenedSession* find(SessionSerial serial);
   int poll_sessions();
   int publish_completions();
+  bool messages_pause() const;
   int take_messages();
   uint64_t handle(Message message);  // how long it took
   void warn_of_long_round();
@@ -181,7 +183,7 @@ class DataAgent final : public Agent,
   uint64_t next_snapshot_ns_ = 0;     // when another may begin
   SnapshotBoard snapshots_{[this] { mailbox_.wake(); }};
   uint64_t now_ns_ = 0, next_beat_ns_ = 0;
-  uint64_t next_messages_ns_ = 0;  // while operations are open
+  MessageShare messages_;
   ThreadOwner owner_;
 };
 
