@@ -25,7 +25,7 @@ from daemons import Daemon, merged
 from machines import Machines, isolation_possible
 from nemesis_deeds import BACKDROPS, BUSY_S, DEEDS
 from ranks import Job, Rank, Tensor
-from use import Use, settle
+from use import Holding, settle
 
 METRICS_PORT = 9464
 LINGER_S = 3.0    # a link outlives its job by this
@@ -250,14 +250,14 @@ class Nemesis:
 
     def held(self):
         settle(self.daemons, LINGER_S + 1)
-        return [Use(daemon) for daemon in self.daemons]
+        return [Holding(daemon) for daemon in self.daemons]
 
     def run(self):
         warm = Victim(self, [0, 1, 2], "warm")
         warm.step()
         warm.close()
-        before = self.held()
         self.bystander.start()
+        before = self.held()
         number, end, victim = self.options.first, time.monotonic() + self.options.seconds, None
         while time.monotonic() < end:
             if victim is None or number % ROUNDS_PER_JOB == 0:
@@ -275,7 +275,8 @@ class Nemesis:
     def compare(self, before, after):
         for daemon, was, now in zip(self.daemons, before, after):
             self.say(f"machine {daemon.machine.index}: {was} before, {now} after")
-            if now.descriptors > was.descriptors + self.spare() or now.memory_bytes > was.memory_bytes + MORE_BYTES:
+            more_memory = now.memory_bytes > was.memory_bytes + MORE_BYTES
+            if more_memory or now.descriptors > was.descriptors + self.spare() or now.links > was.links:
                 raise Violation(f"machine {daemon.machine.index} holds {now}; before it was {was}")
 
     def spare(self):

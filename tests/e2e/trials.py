@@ -26,7 +26,7 @@ from machines import isolation_possible
 from nemesis import LINGER_S, METRICS_PORT, PLACES, ROUNDS_PER_JOB, Nemesis, Victim, Violation
 from nemesis import common_options, main, quantile, quantiles
 from nemesis_deeds import FAULTY, PROCESS_S, SILENCE_S, Cut, Down, KillDaemon, KillRank, StopDaemon
-from use import Use, settle
+from use import Holding, Use, settle
 
 INTRUDERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "intruders.py")
 DEEDS = {"rank": KillRank, "daemon": KillDaemon, "stop": StopDaemon, "cut": Cut, "down": Down}
@@ -261,18 +261,6 @@ class Trials(Nemesis):
     def connections_broken(self, places):
         counters = [self.daemons[place].counters() for place in places]
         return sum(each["connections_lost"] + each["connections_refused"] for each in counters)
-
-
-class Holding(Use):
-    """Its links and arenas as well."""
-
-    def __init__(self, daemon):
-        super().__init__(daemon)
-        self.index = daemon.machine.index
-        self.links = daemon.control_tool("status").get("links", 0)
-
-    def __str__(self):
-        return f"{super().__str__()}, {self.links} links"
 
 
 def parse(arguments=None):

@@ -24,6 +24,18 @@ class Use:
         return f"{self.descriptors} descriptors ({self.sockets} sockets), {self.memory_bytes / 2**20:.1f} MiB"
 
 
+class Holding(Use):
+    """Its links and arenas as well."""
+
+    def __init__(self, daemon):
+        super().__init__(daemon)
+        self.index = daemon.machine.index
+        self.links = daemon.control_tool("status").get("links", 0)
+
+    def __str__(self):
+        return f"{super().__str__()}, {self.links} links"
+
+
 def settle(daemons, limit_s):
     """Until links have ended and for a second nothing has changed any more, twice the limit at most."""
     began = last_change = time.monotonic()
