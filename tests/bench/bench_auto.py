@@ -1,12 +1,13 @@
 """auto: is `mode: auto` as fast as the best policy set by hand?
 
 auto/MODEL/LINK/n2/LANE: step time of the best of seven fixed policies / under mode auto once its search has settled.
+auto/MODEL/10gbit/n2/busy: the same where trainers compute all the time and each machine has one core.
 .../bypass: where a policy that compresses nothing is the best of them, that one / mode auto.
 .../settle: 60 / steps until the last switch among the first 200.
 sim/MODEL/LINK/nN: on paper (cgxsim) and for more machines than there are here, a step under the best fixed policy of the menu
 and group sizes / under the plan that mode auto's search proposes first.
 model/median, model/p95: 10 %, 25 % / how far predictions of the trials were from what they measured.
-Trainers sleep where they would compute (model_rank.py), so the daemons have the cores. A cell is measured anew, with new
+Elsewhere trainers sleep where they would compute (model_rank.py), so the daemons have the cores. A cell is measured anew, with new
 daemons, until each of its rows has held its target once, three times at most: rows that miss have missed three times.
 """
 
@@ -23,6 +24,9 @@ from report import TARGETS
 from trainers import Trainers
 
 MODELS, LINKS, LANES = ("resnet50", "tiny"), ("1gbit", "10gbit", "unshaped"), ("auto", "scalar")
+BUSY = "busy"  # lane auto
+CELLS = [(model, link, lane) for model in MODELS for link in LINKS for lane in LANES] + \
+    [(model, "10gbit", BUSY) for model in MODELS]
 FIXED = {
     "fp32": ("codec=fp32",),
     "fp32/16MiB": ("codec=fp32", "group_bytes=16MiB"),
@@ -50,14 +54,12 @@ def run(options, report):
             report.skip(bench, "but for the simulator: takes five minutes; tests/bench/run auto --quick --case n2", played)
         return
     errors, bypass_is_best = [], False
-    for model in MODELS:
-        for link in LINKS:
-            for lane in LANES:
-                case = f"{model}/{link}/n2/{lane}"
-                if options.wants(case):
-                    rows, off = repeat(case, (model, link, lane), options, report)
-                    errors += off
-                    bypass_is_best |= f"{case}/bypass" in rows
+    for model, link, lane in CELLS:
+        case = f"{model}/{link}/n2/{lane}"
+        if options.wants(case):
+            rows, off = repeat(case, (model, link, lane), options, report)
+            errors += off
+            bypass_is_best |= f"{case}/bypass" in rows
     if len(errors) >= 5:
         errors.sort()
         for name, share, limit in (("median", 0.5, 0.10), ("p95", 0.95, 0.25)):
@@ -130,7 +132,7 @@ def measure(case, cell, options):
     """The rows of one attempt, and how far predictions of its trials were off."""
     model, link, lane = cell
     rounds, steps = (1, 5) if options.quick else (3, 10)
-    with Machines(2, link) as machines, tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
+    with Machines(2, link, one_core_each=lane == BUSY) as machines, tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
         searching = Job(machines, os.path.join(folder, "auto"), model, lane, {"mode": "auto"}, 0)
         by_hand = Job(machines, os.path.join(folder, "fixed"), model, lane, {"codec": "fp32"}, 4)
         try:
@@ -160,8 +162,10 @@ def measure(case, cell, options):
 
 class Job(Trainers):
     def __init__(self, machines, folder, model, lane, policy, port):
-        config = {"policy": {**BASE, **policy}, "lane": lane, "transport": {"congestion_control": CONGESTION}}
-        super().__init__(machines, folder, config, "model_rank.py", model, port=daemons.MESH_PORT + port)
+        busy = [lane] if lane == BUSY else []
+        config = {"policy": {**BASE, **policy}, "lane": "auto" if busy else lane,
+                  "transport": {"congestion_control": CONGESTION}}
+        super().__init__(machines, folder, config, "model_rank.py", model, *busy, port=daemons.MESH_PORT + port)
 
     def steps(self, count):
         """Rank 0's periods, in us."""

@@ -14,21 +14,21 @@ from rounds import percentile
 
 SMALL, LARGE = 1 << 20, 64 << 20
 LARGE_STEPS = 4  # per command
-CASES = {"fair/n1r2": (1, 2), "fair/n2": (2, 1)}  # machines, ranks on each
+CASES = {"fair/n1r2": (1, 2, "ucx"), "fair/n2": (2, 1, "ucx"), "fair/n2/tcp": (2, 1, "tcp")}  # machines, ranks on each
 
 
 def run(options, report):
-    for case, (machines, ranks) in CASES.items():
+    for case, setting in CASES.items():
         if options.wants(case) and not options.peers_only:
-            run_case(case, machines, ranks, options, report)
+            run_case(case, *setting, options, report)
 
 
-def run_case(case, machine_count, ranks, options, report):
+def run_case(case, machine_count, ranks, transport, options, report):
     rounds, repetitions = (3, 100) if options.quick else (9, 300)
     alone, beside, steps = [], [], 0
     with Machines(machine_count, one_core_each=machine_count > 1) as machines, contextlib.ExitStack() as open_jobs:
         machines.build = options.build
-        small = ours.Cgxd(machines, ranks, 2 * SMALL, ours.FP32)
+        small = ours.Cgxd(machines, ranks, 2 * SMALL, ours.FP32, {"transport": {"name": transport}})
         open_jobs.callback(small.close)
         large = SameDaemons(small, 2 * LARGE)
         open_jobs.callback(large.close)

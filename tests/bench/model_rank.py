@@ -1,6 +1,7 @@
 """A trainer that sleeps where it would compute: a model's gradients, in the order and at the pace of a backward pass.
 
-usage: model_rank.py MODEL RANK RANKS FOLDER; then on standard input: steps N -> the periods of N steps, in us, as JSON
+usage: model_rank.py MODEL RANK RANKS FOLDER [busy]; then on standard input: steps N -> the periods of N steps, in us, as JSON
+busy: it computes instead, so that it takes longer where others have its core.
 """
 
 import json
@@ -43,8 +44,32 @@ def tiny():
 MODELS = {"resnet50": (resnet50, RESNET50_BACKWARD_S), "tiny": (tiny, 0.002)}
 
 
+class Sleeping:
+    """`until` returns so many seconds after it was made."""
+
+    def __init__(self):
+        self.first = time.perf_counter()
+
+    def until(self, seconds):
+        left = self.first + seconds - time.perf_counter()
+        if left > 100e-6:
+            time.sleep(left)
+
+
+class Computing:
+    """`until` returns when this thread has had so many seconds of a processor since it was made."""
+
+    def __init__(self):
+        self.first = time.thread_time()
+
+    def until(self, seconds):
+        while time.thread_time() - self.first < seconds:
+            pass
+
+
 class Trainer:
-    def __init__(self, model, rank, ranks, folder):
+    def __init__(self, model, rank, ranks, folder, busy=False):
+        self.pass_of_time = Computing if busy else Sleeping
         make, self.backward_s = MODELS[model]
         layers = make()
         session = cgx.Session(job="model", arena_bytes=4 * sum(math.prod(shape) for _, shape, _ in layers) + (8 << 20))
@@ -64,12 +89,10 @@ class Trainer:
 
     def step(self):
         began = time.perf_counter()
-        time.sleep(self.backward_s / 2)  # forward
-        first = time.perf_counter()
+        self.pass_of_time().until(self.backward_s / 2)  # forward
+        backward = self.pass_of_time()
         for arrival_s, tensor in self.arrivals:
-            left = first + arrival_s - time.perf_counter()
-            if left > 100e-6:
-                time.sleep(left)
+            backward.until(arrival_s)
             self.communicator.submit(self.number, [tensor])
         self.communicator.step_end(self.number)
         self.communicator.wait(self.number)
@@ -98,7 +121,7 @@ def store(folder):
 
 def main():
     model, rank, ranks, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    trainer = Trainer(model, rank, ranks, folder)
+    trainer = Trainer(model, rank, ranks, folder, busy="busy" in sys.argv[5:])
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps([trainer.step() for _ in range(int(line.split()[1]))]), flush=True)

@@ -20,13 +20,16 @@ TARGETS = {  # ratio to reach per bench and case
     "overhead": {"inprocess/16MiB": 0.90, "inprocess/64MiB": 0.90, "faults/64MiB": 1.0,
                  "cpu-per-GiB/n2/gloo": 2.5, "idle": 1.0, "neighbour": 0.99,
                  "tenant/status": 0.8, "tenant/apply": 0.8, "round": 1.0, "measurement": 1.0,
-                 "fair/n1r2": 0.5, "fair/n2": 0.5},
+                 "fair/n1r2": 0.5, "fair/n2": 0.5, "fair/n2/tcp": 0.5},
     "auto": {f"{model}/{link}/n2/{lane}{row}": target
              for model in ("resnet50", "tiny") for link in ("1gbit", "10gbit", "unshaped") for lane in ("auto", "scalar")
              for row, target in (("", 0.95), ("/bypass", 0.97), ("/settle", 1.0))}
+            | {f"{model}/10gbit/n2/busy{row}": target for model in ("resnet50", "tiny")
+               for row, target in (("", 0.95), ("/bypass", 0.97), ("/settle", 1.0))}
             | {f"sim/{model}/{link}/n{machines}": 0.95 for model in ("resnet50", "transformer", "tiny")
                for link in ("1gbit", "10gbit") for machines in (4, 8)},
-    "adapt": {"scalar/10gbit-500mbit-10gbit/down": 0.90, "scalar/10gbit-500mbit-10gbit/up": 0.90, "hog": 1.0, "soak": 0.97},
+    "adapt": {"scalar/10gbit-500mbit-10gbit/down": 0.90, "scalar/10gbit-500mbit-10gbit/up": 0.90, "hog": 1.0, "soak": 0.97,
+              "soak/trials": 1.0},
     "layerwise": {"transformer": 1.25, "conv": 1.0},
     "gravac": {f"{model}/1gbit/seed{seed}": 0.9 for model in ("transformer", "conv") for seed in (1, 2)},
     "merge": {"1000x4KiB/layerwise": 3.0, "1000x4KiB/own": 0.75, "1000x4KiB/1gbit/gloo": 4.0, "1000x4KiB/10gbit/gloo": 1.5,
