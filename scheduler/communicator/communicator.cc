@@ -370,6 +370,7 @@ uint64_t Communicator::next_switch_step() const {
 
 bool Communicator::work() {
   if (state_ == State::kFrozen) return work_frozen();
+  if (state_ == State::kFailed) stop_search();  // its ranks may take long to leave
   if ((state_ != State::kRunning && state_ != State::kReady) || leaving_) return false;
   replay_next_plan();
   const Result<bool> called = calls_.work(port_.now_ns());

@@ -408,6 +408,18 @@ TEST(Search, ATrialGoesOnBehindAFailure) {
   EXPECT_EQ(job.codec_of("linear.weight"), auto_policy().default_codec);
 }
 
+// Its ranks may leave much later.
+TEST(Search, IsOverWhereItsCommunicatorHasFailed) {
+  Job job({.port_bytes_per_second = 2'000'000});
+  uint64_t step = 0;
+  while (job.shown().searching != "trying") job.play(step++);
+  job.world.cluster.kill_daemon(2);
+  job.world.cluster.run_for(20 * kSecond);
+  const auto shown = job.shown();
+  EXPECT_EQ(shown.state, "failed");
+  EXPECT_EQ(shown.searching, "");
+}
+
 TEST(Search, TheNextCommunicatorOfTheNameBeginsWithWhatWasFound) {
   Job job({.port_bytes_per_second = 2'000'000});
   uint64_t step = 0;
