@@ -1,5 +1,5 @@
 // Everything libcgx takes from its environment, read once per cgx_open: variables, the user, the
-// places where a daemon's socket may be. Nothing else in client/ calls getenv.
+// places where a daemon's socket may be. Nothing else in libcgx calls getenv.
 #pragma once
 
 #include <cstdint>
