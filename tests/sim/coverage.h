@@ -37,7 +37,7 @@ class Coverage {
     cells_.set(cell(row, pace, happening));
   }
   bool met(size_t cell) const { return cells_[cell]; }
-  // What no program can meet: two levels take no loss.
+  // False: no program can meet it. Only two levels have a codec of racks; an inline site stays.
   static bool possible(size_t cell);
   static std::string text(size_t cell);  // "two_level, late, dropped"
   std::string to_string() const { return cells_.to_string(); }
