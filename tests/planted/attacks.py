@@ -1,4 +1,4 @@
-"""The faults of the second look (tests/e2e/README.md), put back one at a time; README.md beside this.
+"""The faults once found in attacks and outages (tests/e2e/README.md), put back one at a time; README.md beside this.
 
 Most are seen from outside only, by tests with real daemons: those are named `FILE.CLASS`.
 """
@@ -11,7 +11,7 @@ MESH = "daemon/mesh/mesh_agent.cc"
 ANSWER = "daemon/mesh/mesh_agent_answer.cc"
 USERS = "daemon/base/user_threads.cc"
 
-SECOND_LOOK = [
+ATTACKS = [
     Fault("F1-port-open-to-every-network", "transport/ucx_sockets.cc",
           "    if (const int error = admit_only(listener, ranges)) {",
           "    if (const int error = @ ? 0 : admit_only(listener, ranges)) {",

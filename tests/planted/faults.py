@@ -4,10 +4,10 @@ A fault is an edit of one file: `before` occurs there exactly once, `after` take
 while the fault is switched on, so with every switch off the code is what it was.
 """
 
+from attacks import ATTACKS
 from client_faults import CLIENT_FAULTS
 from fault import Fault
 from gpu_faults import GPU_FAULTS
-from second_look import SECOND_LOOK
 
 STEPS = "scheduler/communicator/step_runner.cc"
 STEP_TERMS = "scheduler/communicator/step_runner_terms.cc"
@@ -576,4 +576,4 @@ FAULTS = [
           "  link.told = @ ? link.received : link.dials ?",
           "a sender keeps its buffers until something else is sent", ("transport_tcp",)),
 ]
-FAULTS += CLIENT_FAULTS + GPU_FAULTS + SECOND_LOOK
+FAULTS += CLIENT_FAULTS + GPU_FAULTS + ATTACKS
