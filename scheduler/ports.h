@@ -104,7 +104,7 @@ struct Limits {
   uint64_t plan_bytes = 4ull << 30;    // memory plans may reserve, all communicators together
   uint32_t links = 4096;               // to other daemons, one for each job and daemon
   uint64_t shared_bytes = UINT64_MAX;  // arenas of all sessions together
-  uint32_t weight = 1000;              // the largest one that counts
+  uint32_t weight = 16;                // the largest one that counts
 };
 
 }  // namespace cgx::scheduler
