@@ -33,19 +33,19 @@ void add_scene(CLI::App& app, SimOptions& options) {
                  "rate of each machine's link: 25gbit, 500mbit; 10gbit without it")
       ->type_name("RATE");
   app.add_option("--latency", options.latency,
-                 "of one trip, with the wake-up at its end; 50us without it")
+                 "latency of one trip, wake-up of the receiver included; 50us without it")
       ->type_name("TIME");
   app.add_option("--batch", options.batch,
-                 "samples a step and machine; without it the architecture's")
+                 "samples each machine computes in a step; without it the architecture's")
       ->check(CLI::PositiveNumber)
       ->type_name("NUMBER");
   app.add_option("--tflops", options.tflops,
                  "what a trainer sustains, for gaps between gradients; 10 without it")
       ->check(CLI::PositiveNumber)
       ->type_name("NUMBER");
-  app.add_option(
-         "--share", options.share,
-         "of the daemon's processor time that the trainers lose: 0 with idle cores, 1 without")
+  app.add_option("--share", options.share,
+                 "share of the daemon's processor time that is taken from the trainers: 0 with "
+                 "idle cores, 1 without")
       ->check(CLI::Range(0.0, 1.0))
       ->type_name("NUMBER");
   app.add_option("--costs", options.costs,
@@ -74,7 +74,7 @@ void add_work(CLI::App& app, SimOptions& options) {
 #undef X
       }));
   app.add_option("--core", options.core,
-                 "who plays the step: engines, those of cgxd, frame by frame, up to " +
+                 "what computes the step: engines, those of cgxd, frame by frame, up to " +
                      std::to_string(sim::kEnginesMax) +
                      " machines; timeline: the model that mode auto plans with; auto: engines "
                      "where that takes seconds; auto without it")
@@ -85,7 +85,7 @@ void add_work(CLI::App& app, SimOptions& options) {
   app.add_flag("--print-model", options.print_model,
                "print the model as --model reads it, and exit");
   app.add_option("--validate", options.validate,
-                 "print what this file says others published beside what the model says, and exit")
+                 "compare the model with the published figures in this file, and exit")
       ->check(CLI::ExistingFile);
 }
 
