@@ -32,8 +32,9 @@ const char kReferenceHead[] =
     "its\n"
     "key ends in; another unit may be written out (`4 MiB`, `1.5 s`). A policy file of `cgxctl "
     "policy\n"
-    "apply` holds the keys of the section `policy`. What says yes under `reload` a running daemon\n"
-    "takes over on SIGHUP (`systemctl reload cgxd`); the rest waits for its next start.\n";
+    "apply` holds the keys of the section `policy`. A running daemon takes over the keys marked\n"
+    "yes under `reload` when it gets SIGHUP (`systemctl reload cgxd`); the others need a\n"
+    "restart.\n";
 const char kSampleHead[] =
     "# A configuration of cgxd with every key at its default. Generated; remove the # before a "
     "key\n"
