@@ -45,8 +45,10 @@ std::string beside_daemon(const std::string& program) {
 }
 
 // Which ways of memory to a worker this driver and the first GPU offer to who asks. What the daemon
-// may open, and with what its worker was built, only a job shows.
+// may open, and whether its worker was built as this program was, only a job shows.
 std::string ways_text(const device::Driver& driver) {
+  const Status kernels = driver.takes_kernels_of(CGX_CUDA_VERSION);
+  if (!kernels.ok()) return "; gradients there are staged: " + kernels.message() + "\n";
   device::CUdevice first = 0;
   const auto has = [&](device::CUdevice_attribute attribute) {
     int value = 0;

@@ -53,6 +53,14 @@ std::string Driver::version_text() const {
   return dotted(version_);
 }
 
+Status Driver::takes_kernels_of(int toolkit) const {
+  const int oldest = toolkit / 1000 * 1000;
+  if (version_ >= oldest) return {};
+  return {StatusCode::kUNIMPLEMENTED, library_ + " is a driver for CUDA " + version_text() +
+                                          "; the kernels, made with CUDA " + dotted(toolkit) +
+                                          ", need " + dotted(oldest) + " or newer"};
+}
+
 Status Driver::check(CUresult result, std::string_view what) const {
   if (result == CUDA_SUCCESS) return {};
   const char *name = nullptr, *text = nullptr;

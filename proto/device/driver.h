@@ -37,6 +37,9 @@ class Driver {
     return version_;
   }  // 13000 is CUDA 13.0
   std::string version_text() const;
+  // OK, or UNIMPLEMENTED: kernels that this toolkit's nvcc made (13000 is 13.0; 0: none did) run
+  // with drivers of its major version or a later one.
+  Status takes_kernels_of(int toolkit) const;
 
   // OK, or `what` with the driver's words for the error.
   Status check(CUresult result, std::string_view what) const;

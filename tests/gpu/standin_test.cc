@@ -461,6 +461,18 @@ TEST(Driver, SaysWhichVersionIsTooOld) {
             "UNIMPLEMENTED: libcuda.so.1 is a driver for CUDA 11.4; 11.7 or newer is needed");
 }
 
+TEST(Driver, TakesKernelsThatAToolkitOfItsMajorVersionOrAnOlderOneMade) {
+  const Result<Driver> driver = Driver::open();
+  ASSERT_TRUE(driver.ok()) << driver.status().to_string();
+  ASSERT_EQ(driver->version(), 13000);
+  for (const int toolkit : {0, 11080, 12090, 13000, 13010}) {
+    EXPECT_TRUE(driver->takes_kernels_of(toolkit).ok()) << toolkit;
+  }
+  EXPECT_EQ(driver->takes_kernels_of(14020).to_string(),
+            "UNIMPLEMENTED: libcuda.so.1 is a driver for CUDA 13.0; the kernels, made with CUDA "
+            "14.2, need 14.0 or newer");
+}
+
 TEST(Driver, SaysThatThereIsNoDevice) {
   EXPECT_EQ(
       status_with("devices=0"),

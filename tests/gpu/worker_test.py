@@ -417,6 +417,11 @@ class Shown(WorkerCase):
 
     MACHINES = 1
 
+    def doctor(self, version=13000):
+        return self.daemons[0].machine.run([binary("cgxctl"), "--socket", self.daemons[0].control, "doctor"],
+                                           capture_output=True, text=True,
+                                           env=python_environment(LD_LIBRARY_PATH=STANDIN, CGX_STANDIN=f"devices=2 version={version}")).stdout
+
     def shown(self, words, kind="arena"):
         rank = self.begin([kind], "commit", places=[0], gpus=[3], words=words, job="shown")[0]
         rank.stdout.readline()
@@ -424,9 +429,7 @@ class Shown(WorkerCase):
         rank.stdin.flush()
         self.assertEqual(rank.stdout.readline(), "committed\n")
         status = self.daemons[0].control_tool("status")
-        table = self.daemons[0].machine.run([binary("cgxctl"), "--socket", self.daemons[0].control, "doctor"],
-                                            capture_output=True, text=True,
-                                            env=python_environment(LD_LIBRARY_PATH=STANDIN, CGX_STANDIN="devices=2")).stdout
+        table = self.doctor()
         rank.communicate("\n", timeout=30)
         self.assertEqual(len(status["gpus"]), 1)
         return status["gpus"][0], table
@@ -441,6 +444,15 @@ class Shown(WorkerCase):
             self.assertRegex(table, rf"{shown['gpu']} +shown +\d+ +{way} +CUDA 13.0 +off")
 
     @of_the_standin
+    def test_doctor_promises_nothing_that_a_driver_older_than_the_kernels_cannot_keep(self):
+        said = self.doctor(version=11070)
+        if os.path.exists(os.path.join(os.path.dirname(STANDIN), "maxmin.fatbin")):  # nvcc has made them, of 12.0 or later
+            self.assertRegex(said, r"; gradients there are staged: libcuda.so.1 is a driver for CUDA 11.7; "
+                                   r"the kernels, made with CUDA \d+\.\d, need 1\d\.0 or newer\n")
+        else:
+            self.assertIn("could take gradients there by descriptor (vmm), if it was built with nvcc", said)
+
+    @of_the_standin
     def test_status_and_doctor_say_why_a_job_is_staged(self):
         shown, table = self.shown("without=vmm without=ipc", kind="copied")
         self.assertEqual((shown["job"], shown["way"], shown["gpu"]), ("shown", "staged", ""))
@@ -453,7 +465,7 @@ class ShownWithoutWords(WorkerCase):
 
     MACHINES = 1
     WORKER = f"{DAWDLING} without=words"
-    shown = Shown.shown
+    shown, doctor = Shown.shown, Shown.doctor
 
     @of_the_standin
     def test_status_and_doctor_say_so(self):
