@@ -219,13 +219,18 @@ void DeviceMemory::free_words(uint32_t number) {
 }
 
 Status DeviceMemory::add_staging(const WorkerPacket& packet, const UniqueFd& memory) {
-  Result<PinnedMemory> pinned = pin(memory.get(), packet.bytes, "staging memory");
-  if (pinned.ok()) {
-    staging_[packet.number] = *pinned;
-  } else {
-    refused_staging_[packet.number] = pinned.status();  // told to whoever uses it
-  }
-  return pinned.status();
+  if (staging_.count(packet.number) > 0) return internal_error("a block of this number is here");
+  const Result<PinnedMemory> pinned = pin(memory.get(), packet.bytes, "staging memory");
+  if (pinned.ok()) staging_[packet.number] = *pinned;
+  // Whatever a driver answers to it, a system has a limit there.
+  const StatusCode code = pinned.status().code();
+  const bool no_room = code == StatusCode::kINTERNAL || code == StatusCode::kUNIMPLEMENTED;
+  return no_room ? resource_exhausted(pinned.status().message()) : pinned.status();
+}
+
+void DeviceMemory::drop_staging(uint32_t number) {
+  auto found = staging_.extract(number);
+  if (!found.empty()) unpin(found.mapped());
 }
 
 Status DeviceMemory::make_residual(uint32_t number, uint64_t elements) {
@@ -281,11 +286,7 @@ Result<void*> DeviceMemory::at(const DevicePlace& place, uint64_t bytes) const {
 
 Result<std::span<std::byte>> DeviceMemory::staged(const Staged& bytes) const {
   const auto found = staging_.find(bytes.block);
-  if (found == staging_.end()) {
-    const auto refused = refused_staging_.find(bytes.block);
-    return refused == refused_staging_.end() ? internal_error("no staging " + text(bytes.block))
-                                             : refused->second;
-  }
+  if (found == staging_.end()) return internal_error("no staging " + text(bytes.block));
   const PinnedMemory& block = found->second;
   if (bytes.offset > block.bytes || bytes.length > block.bytes - bytes.offset) {
     return internal_error(text(bytes.length) + " bytes at offset " + text(bytes.offset) +

@@ -37,6 +37,7 @@ class DeviceMemory {
   void drop_arena(uint32_t number);
   void free_words(uint32_t number);
   Status add_staging(const WorkerPacket& packet, const UniqueFd& memory);
+  void drop_staging(uint32_t number);
   Status make_residual(uint32_t number, uint64_t elements);
   void drop_residual(uint32_t number);
   // Of the device; `what` names it where there is none.
@@ -77,7 +78,6 @@ class DeviceMemory {
   const device::CUdevice device_;
   std::map<uint32_t, Arena> arenas_;
   std::map<uint32_t, PinnedMemory> staging_;
-  std::map<uint32_t, Status> refused_staging_;
   std::map<uint32_t, Residual> residuals_;
   std::vector<device::CUdeviceptr> unused_;
 };

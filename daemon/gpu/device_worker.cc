@@ -39,7 +39,8 @@ void ring(const UniqueFd& bell) {
   static_cast<void>(::write(bell.get(), &kOne, sizeof(kOne)));
 }
 
-// Where a GPU cannot be had tensors are staged, and whoever asks is told why.
+// Where a GPU cannot be had tensors are staged, and whoever asks is told why. One that is full now
+// may have room later.
 Status or_staged(const Status& opened) {
   return opened.ok() ? opened : Status(StatusCode::kUNIMPLEMENTED, opened.message());
 }
@@ -215,8 +216,9 @@ void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds
     case PacketKind::kFreeWords:
       return arenas_->free_words(packet.number);
     case PacketKind::kAddStaging:
-      runner_->look_at(arenas_->add_staging(packet, fd(0)));  // jobs there say so
-      return;
+      return answer(packet.request, runner_->look_at(arenas_->add_staging(packet, fd(0))));
+    case PacketKind::kDropStaging:
+      return arenas_->drop_staging(packet.number);
     case PacketKind::kMakeResidual:
       return answer(packet.request,
                     runner_->look_at(arenas_->make_residual(packet.number, packet.bytes)));

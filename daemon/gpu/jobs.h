@@ -21,7 +21,7 @@
 
 namespace cgx::daemon::gpu {
 
-constexpr uint32_t kWorkerForm = 7;          // of everything in this file
+constexpr uint32_t kWorkerForm = 8;          // of everything in this file
 constexpr uint32_t kStreams = 4;             // of a worker; an operation's jobs run on one of them
 constexpr uint64_t kScratchBytes = 8 << 20;  // of a stream, on the device
 
@@ -130,12 +130,13 @@ static_assert(sizeof(ChannelHead) <= kJobRingOffset);
 
 // Packets. Those with a request number are answered by an Answered of the same one.
 enum class PacketKind : uint32_t {
-  kHello = 1,     // fds: channel, doorbell, notifier
-  kAnswered,      // worker -> cgxd
-  kAddArena,      // fds: the page of words, and the memory where it travels as a descriptor
-  kDropArena,     // nothing names it any more; with a request number: answered when it is closed
-  kFreeWords,     // its process has died: nobody will write its words, so no job waits for them
-  kAddStaging,    // fd: a block of staging memory
+  kHello = 1,   // fds: channel, doorbell, notifier
+  kAnswered,    // worker -> cgxd
+  kAddArena,    // fds: the page of words, and the memory where it travels as a descriptor
+  kDropArena,   // nothing names it any more; with a request number: answered when it is closed
+  kFreeWords,   // its process has died: nobody will write its words, so no job waits for them
+  kAddStaging,  // fd: a block of staging memory; answered when it is pinned
+  kDropStaging,
   kMakeResidual,  // zero, two slots
   kDropResidual,
   kReserveWork,  // of sparse codecs, for jobs of up to so many buckets

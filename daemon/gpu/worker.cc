@@ -87,7 +87,18 @@ int spawn_worker(const std::string& program, std::string visible, int socket, in
 
 }  // namespace
 
+// Of a block that is here: they do not move, and what is there stays.
+const Staging::Block* Staging::find(const std::byte* memory) const {
+  const std::span all(blocks_.data(), there_.load(std::memory_order_acquire));
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Block& block) {
+    return memory >= block.memory && memory < block.memory + block.bytes;
+  });
+  CGX_ASSERT(found != all.end());
+  return &*found;
+}
+
 Result<std::byte*> Staging::map(uint64_t bytes) {
+  if (blocks_.size() == kBlocksMax) return resource_exhausted("too many blocks of staging memory");
   UniqueFd fd(::memfd_create("cgx-gpu-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -95,28 +106,27 @@ Result<std::byte*> Staging::map(uint64_t bytes) {
   }
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "staging memory");
-  const Status told = worker_->add_staging(static_cast<uint32_t>(blocks_.size()), bytes, fd.get());
-  if (!told.ok()) {
+  const Result<uint32_t> number = worker_->add_staging(bytes, fd.get());
+  if (!number.ok()) {
     ::munmap(memory, bytes);
-    return told;
+    return number.status();
   }
-  blocks_.push_back({static_cast<std::byte*>(memory), bytes});
+  blocks_.push_back({static_cast<std::byte*>(memory), bytes, *number});
+  there_.store(blocks_.size(), std::memory_order_release);
   return static_cast<std::byte*>(memory);
 }
 
+// When its store goes, so nobody names a block any more.
 void Staging::unmap(std::byte* memory, uint64_t bytes) {
+  worker_->drop_staging(find(memory)->number);
   ::munmap(memory, bytes);
 }
 
 Staged Staging::locate(std::span<const std::byte> bytes) const {
-  const auto holds = [&](const Block& block) {
-    return bytes.data() >= block.memory && bytes.data() < block.memory + block.bytes;
-  };
-  const auto found = std::find_if(blocks_.begin(), blocks_.end(), holds);
-  CGX_ASSERT(found != blocks_.end());
-  return {.block = static_cast<uint32_t>(found - blocks_.begin()),
+  const Block& block = *find(bytes.data());
+  return {.block = block.number,
           .length = static_cast<uint32_t>(bytes.size()),
-          .offset = static_cast<uint64_t>(bytes.data() - found->memory)};
+          .offset = static_cast<uint64_t>(bytes.data() - block.memory)};
 }
 
 // A worker
@@ -406,11 +416,20 @@ Status Worker::reserve_work(uint32_t buckets, uint64_t bytes) {
   return ask(packet, {}, kPlannersPatience).status();
 }
 
-Status Worker::add_staging(uint32_t number, uint64_t bytes, int fd) {
+// A driver pins fresh pages at some GB a second.
+Result<uint32_t> Worker::add_staging(uint64_t bytes, int fd) {
+  constexpr uint64_t kPinnedInMs = 256 << 10;
   WorkerPacket packet{.kind = PacketKind::kAddStaging};
-  packet.number = number;
+  packet.number = ++numbers_;
   packet.bytes = bytes;
-  return tell(packet, {fd});
+  const Patience patience{kPlansWithinMs + static_cast<int>(bytes / kPinnedInMs),
+                          "did not pin staging memory in time"};
+  CGX_RETURN_IF_ERROR(ask(packet, {fd}, patience).status());
+  return packet.number;
+}
+
+void Worker::drop_staging(uint32_t number) {
+  static_cast<void>(tell({.kind = PacketKind::kDropStaging, .number = number}).ok());
 }
 
 // The worker raises the flag, fences and looks at the ring; here it is the other way round.

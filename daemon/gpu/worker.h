@@ -1,10 +1,11 @@
 // cgxd's end of a worker: the process cgxd-gpu of one (job, GPU), what is said to it, and the
 // staging memory that both have.
 //
-// Thread rule: start(), add_arena(), close_arena(), make_residual() and reserve_work() wait for the
-// worker and are called on users' and planners' threads, the last two for a second at most, on a
-// thread where no other plan waits; the rings and staging are the data thread's; everything else
-// may be called from anywhere and waits for nobody. The process ends with the last reference.
+// Thread rule: start(), add_arena(), close_arena(), make_residual(), reserve_work()
+// and add_staging() wait for the worker and are called on users' and planners' threads, the last
+// three for a second or so at most, on a thread where no other plan waits; the rings are the data
+// thread's; everything else may be called from anywhere and waits for nobody. The process ends with
+// the last reference.
 #pragma once
 
 #include <atomic>
@@ -38,22 +39,32 @@ struct WorkerOptions {
   std::shared_ptr<WorkerPlace> place = {};  // Workers fill it in
 };
 
-// Memory of frames on their way to and from a GPU, in blocks that grow with the plans.
+
+// Memory of frames on their way to and from a GPU, in blocks that grow with the plans; what the
+// worker cannot pin is none. Blocks are looked up on the data thread while others are made.
 class Staging final : public scheduler::SlabMemory {
  public:
-  explicit Staging(std::shared_ptr<class Worker> worker) : worker_(std::move(worker)) {}
+  explicit Staging(std::shared_ptr<class Worker> worker) : worker_(std::move(worker)) {
+    blocks_.reserve(kBlocksMax);
+  }
   Result<std::byte*> map(uint64_t bytes) override;
   void unmap(std::byte* memory, uint64_t bytes) override;
+  bool asks() const override { return true; }
   // REQUIRES: they lie in one block.
   Staged locate(std::span<const std::byte> bytes) const;
 
  private:
+  static constexpr size_t kBlocksMax = 4096;
   struct Block {
-    const std::byte* memory;
-    uint64_t bytes;
+    const std::byte* memory = nullptr;
+    uint64_t bytes = 0;
+    uint32_t number = 0;  // to the worker
   };
+  const Block* find(const std::byte* memory) const;
+
   const std::shared_ptr<Worker> worker_;
   std::vector<Block> blocks_;
+  std::atomic<size_t> there_{0};  // of them
 };
 
 class Worker : public std::enable_shared_from_this<Worker> {
@@ -79,7 +90,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void drop_residual(uint32_t number);
   // Of sparse codecs, before a plan whose jobs have up to so many buckets runs.
   Status reserve_work(uint32_t buckets, uint64_t bytes);
-  Status add_staging(uint32_t number, uint64_t bytes, int fd);
+  Result<uint32_t> add_staging(uint64_t bytes, int fd);  // its number
+  void drop_staging(uint32_t number);
   // Packets that found no room yet go out. False: some still wait, and no job may go before them.
   bool flush();
   bool waits() const { return waits_.load(); }
@@ -143,7 +155,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Mutex sending_;  // taken last
   std::deque<Unsent> unsent_ CGX_GUARDED_BY(sending_);
   std::atomic<bool> waits_{false};    // something is unsent
-  std::atomic<uint32_t> numbers_{0};  // of arenas and residuals
+  std::atomic<uint32_t> numbers_{0};  // of arenas, residuals and blocks of staging memory
 };
 
 // An arena that a worker has imported; goes with the last one who names it.

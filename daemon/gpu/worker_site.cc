@@ -376,23 +376,6 @@ scheduler::ResidualMaker WorkerSite::residual_maker() const {
   };
 }
 
-scheduler::SitePreparer WorkerSite::preparer() const {
-  return [worker = worker_](const scheduler::PlanFacts& facts) -> Status {
-    const scheduler::JobNeeds& needs = facts.needs;
-    if (needs.sparse_buckets == 0 || facts.plan.machines == 1) return {};
-    return worker->reserve_work(static_cast<uint32_t>(needs.sparse_buckets), needs.sparse_bytes);
-  };
-}
-
-Status WorkerSite::takes(const CodecSpec& spec, DType dtype) const {
-  const kernels::CodecRow* const row = kernels::find_codec(spec.codec);
-  const bool takes_type = dtype_is_small_float(dtype) || spec.codec == 0;
-  if (takes_type && row != nullptr) return {};
-  return {StatusCode::kUNIMPLEMENTED, std::string(dtype_name(dtype)) + " with " +
-                                          kernels::to_string(spec) +
-                                          " has no kernels for tensors that a GPU worker reduces"};
-}
-
 void WorkerSite::refuse(Ticket ticket, Asked asked, Status why) {
   asked_[ticket] = std::move(asked);
   refused_.emplace_back(ticket, std::move(why));

@@ -66,7 +66,7 @@ Communicator::Communicator(Members members, const wire::CreateCommunicator& firs
 }
 
 Communicator::~Communicator() {
-  pool_.unreserve(call_slabs_);
+  if (!calls_wait_for_memory_) pool_.unreserve(call_slabs_);
 }
 
 ResidualStore::Owner Communicator::owner() const {

@@ -233,6 +233,7 @@ class Communicator final : public OperationPort,
 
   // communicator_join.cc
   Status is_gone(uint32_t rank, const std::string& why) const;
+  Status reserve_for_calls(const SlabCounts& slabs);
   void join_if_complete();
   void repeat_join();
   void all_joined();
@@ -428,7 +429,8 @@ class Communicator final : public OperationPort,
   uint64_t timeout_ns_ = 0, created_ns_ = 0;
   bool leaving_ = false;  // nothing more is started: leave_at_border() waits for the others
   SlabCounts call_slabs_;
-  uint64_t commits_ = 0;  // in force since the start
+  bool calls_wait_for_memory_ = false;  // of those
+  uint64_t commits_ = 0;                // in force since the start
   bool reordered_ = false;
   uint32_t reorder_tries_ = 0;
   uint64_t reorder_after_ = 0;  // so many steps

@@ -130,12 +130,40 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const SessionOptions&
                               std::to_string(bytes) + " bytes; " + room.message());
   }
   std::unique_ptr<Communicator> made(new Communicator(std::move(members), message, port));
-  CGX_RETURN_IF_ERROR(made->pool_.reserve(slabs));
-  made->call_slabs_ = slabs;
+  CGX_RETURN_IF_ERROR(made->reserve_for_calls(slabs));
   made->timeout_ns_ = message.timeout_ms != 0
                           ? std::min(message.timeout_ms, kTimeoutMsMax) * 1'000'000
                           : options.timeouts.communicator_ns;
   return made;
+}
+
+// Where another process has to take their memory, nobody has joined before it has.
+Status Communicator::reserve_for_calls(const SlabCounts& slabs) {
+  call_slabs_ = slabs;
+  const std::shared_ptr<SlabStore> store = port_.slabs(members_.site);
+  calls_wait_for_memory_ = store->asks();
+  if (!calls_wait_for_memory_) {
+    const Status reserved = pool_.reserve(slabs);
+    if (!reserved.ok()) call_slabs_ = {};
+    return reserved;
+  }
+  const auto promise = std::make_shared<SlabStore::Promise>();
+  run_apart(
+      [store, promise, count = slabs.sum()]() -> Status {
+        CGX_ASSIGN_OR_RETURN(*promise, SlabStore::promise(store, count));
+        return {};
+      },
+      [this, promise](const Status& promised) {
+        const Status reserved = promised.ok() ? pool_.reserve(call_slabs_) : promised;
+        promise->reset();
+        if (!reserved.ok()) {
+          const std::string what = "frame buffers of calls of " + members_.title() + ": ";
+          return fail({reserved.code(), what + reserved.message()}, Scope::kCommunicator);
+        }
+        calls_wait_for_memory_ = false;
+        join_if_complete();
+      });
+  return {};
 }
 
 void Communicator::join(const Requester& from, const wire::CreateCommunicator& message) {
@@ -217,6 +245,7 @@ bool Communicator::gives_way_to(const wire::CreateCommunicator& message) {
 // All local ranks are here and all links are up: tell the coordinator.
 void Communicator::join_if_complete() {
   if (state_ != State::kJoining || !joining_.complete_here(peers_)) return;
+  if (calls_wait_for_memory_) return;
   joining_.say_joined();
   if (members_.coordinator()) {
     all_joined();

@@ -32,38 +32,106 @@ std::shared_ptr<SlabMemory> private_memory() {
 }
 
 SlabStore::~SlabStore() {
+  take_made();
   for (const Block& block : blocks_) from_->unmap(block.memory, block.bytes);
 }
 
-Status SlabStore::grow(uint32_t slabs) {
-  const uint64_t bytes = slabs * slab_bytes_;
-  if (slabs_.size() + slabs > kSlabsMax) {
+Result<SlabStore::Block> SlabStore::map(uint64_t slabs, uint64_t beside) {
+  if (beside + slabs > kSlabsMax) {
     return resource_exhausted(std::to_string(slabs) + " frame buffers beside " +
-                              std::to_string(slabs_.size()) + "; there may be " +
+                              std::to_string(beside) + "; there may be " +
                               std::to_string(kSlabsMax));
   }
+  const uint64_t bytes = slabs * slab_bytes_;
   CGX_ASSIGN_OR_RETURN(std::byte* const memory, from_->map(bytes));
-  blocks_.push_back({memory, bytes});
+  return Block{memory, bytes};
+}
+
+Status SlabStore::grow(uint32_t slabs) {
+  if (asks()) return resource_exhausted("frame buffers that were not promised");
+  CGX_ASSIGN_OR_RETURN(const Block block, map(slabs, slabs_.size()));
+  add(block);
+  return {};
+}
+
+void SlabStore::add(const Block& block) {
+  blocks_.push_back(block);
+  const auto slabs = static_cast<uint32_t>(block.bytes / slab_bytes_);
   std::vector<SlabId> fresh(slabs);  // below the warm ones
   for (uint32_t i = 0; i < slabs; ++i) {
     fresh[i] = static_cast<SlabId>(slabs_.size() + slabs - 1 - i);
   }
   free_.insert(free_.begin(), fresh.begin(), fresh.end());
   for (uint32_t i = 0; i < slabs; ++i) {
-    slabs_.push_back(memory + i * slab_bytes_);
+    slabs_.push_back(block.memory + i * slab_bytes_);
   }
   uses_.resize(slabs_.size());
-  return {};
+}
+
+// Nobody waits for the lock while memory is made.
+Result<SlabStore::Promise> SlabStore::promise(const std::shared_ptr<SlabStore>& store,
+                                              uint32_t slabs) {
+  CGX_ASSERT(store->asks());
+  const MutexLock one_at_a_time(store->promising_);
+  uint64_t lacking = 0, there = 0;
+  {
+    const MutexLock lock(store->counting_);
+    Sums& sums = store->sums_;
+    sums.promised += slabs;
+    there = sums.there;
+    lacking = std::max(sums.taken + sums.promised, there) - there;
+  }
+  const auto keep = [store, slabs](const void*) {
+    const MutexLock lock(store->counting_);
+    store->sums_.promised -= slabs;
+  };
+  Promise promise(store.get(), keep);
+  if (lacking == 0) return promise;
+  CGX_ASSIGN_OR_RETURN(const Block block, store->map(lacking, there));
+  const MutexLock lock(store->counting_);
+  store->sums_.made.push_back(block);
+  store->sums_.there += lacking;
+  return promise;
+}
+
+void SlabStore::take_made() {
+  if (!asks()) return;
+  std::vector<Block> made;
+  {
+    const MutexLock lock(counting_);
+    made.swap(sums_.made);
+  }
+  for (const Block& block : made) add(block);
+}
+
+uint64_t SlabStore::wanted() {
+  uint64_t wanted = reserved_;
+  for (const Left& each : left()) wanted += each.in_use->sum();
+  return wanted;
+}
+
+void SlabStore::tell_taken() {
+  if (!asks()) return;
+  const uint64_t taken = wanted();
+  const MutexLock lock(counting_);
+  sums_.taken = taken;
 }
 
 Status SlabStore::reserve(uint32_t slabs) {
-  uint64_t wanted = reserved_ + slabs;
-  for (const Left& each : left()) wanted += each.in_use->sum();
+  take_made();
+  const uint64_t wanted = this->wanted() + slabs;
   if (wanted > slabs_.size()) {
     CGX_RETURN_IF_ERROR(grow(static_cast<uint32_t>(wanted - slabs_.size())));
   }
   reserved_ += slabs;
+  tell_taken();
   return {};
+}
+
+void SlabStore::unreserve(uint32_t slabs) {
+  if (slabs == 0) return;
+  reserved_ -= slabs;
+  tell_taken();
 }
 
 void SlabStore::leave(std::string holder, std::shared_ptr<SlabCounts> in_use) {

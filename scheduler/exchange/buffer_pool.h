@@ -9,6 +9,9 @@
 // frames is never taken for own ones: those may have to wait for a slow link, while a peer that
 // keeps to the protocol must always find room here. What is in use when a plan is replaced by a
 // smaller one stays reserved beside that one's share until it is free. Owned by the engine.
+//
+// Memory that another process has to take, too (a GPU's worker), is promised first: on any thread,
+// which waits for that process. What it refuses never becomes a slab.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/wire/mutex.h"
 #include "proto/wire/status.h"
 
 namespace cgx::scheduler {
@@ -33,12 +37,14 @@ struct SlabCounts {
   uint32_t sum() const { return received + own; }
 };
 
-// Where slabs' memory comes from. Called on the engine's thread.
+// Where slabs' memory comes from. One thread at a time.
 class SlabMemory {
  public:
   virtual ~SlabMemory() = default;
   virtual Result<std::byte*> map(uint64_t bytes) = 0;  // zeros
   virtual void unmap(std::byte* memory, uint64_t bytes) = 0;
+  // map() waits for another process: never on the engine's thread, so slabs are promised first.
+  virtual bool asks() const { return false; }
 };
 std::shared_ptr<SlabMemory> private_memory();  // of this process only
 
@@ -56,9 +62,14 @@ class SlabStore {
   SlabStore& operator=(const SlabStore&) = delete;
 
   uint64_t slab_bytes() const { return slab_bytes_; }
+  bool asks() const { return from_->asks(); }
+  // Any thread: memory for so many slabs is there, whatever others reserve, for whoever reserves
+  // them while it holds this. REQUIRES: asks().
+  using Promise = std::shared_ptr<const void>;
+  static Result<Promise> promise(const std::shared_ptr<SlabStore>& store, uint32_t slabs);
   // Reservations add up; memory is kept for the largest sum so far.
   Status reserve(uint32_t slabs);
-  void unreserve(uint32_t slabs) { reserved_ -= slabs; }
+  void unreserve(uint32_t slabs);
 
   // What a pool that goes still has in use.
   void leave(std::string holder, std::shared_ptr<SlabCounts> in_use);
@@ -81,6 +92,11 @@ class SlabStore {
     std::byte* memory;
     uint64_t bytes;
   };
+  Result<Block> map(uint64_t slabs, uint64_t beside);
+  void add(const Block& block);
+  void take_made();
+  uint64_t wanted();
+  void tell_taken();
   struct Use {
     uint32_t references = 0;
     bool received = false;
@@ -96,6 +112,16 @@ class SlabStore {
   std::vector<std::byte*> slabs_;
   std::vector<Use> uses_;  // by slab
   std::vector<SlabId> free_;
+  Mutex promising_;  // one at a time; taken first
+  // What promises are made by, where memory is asked for.
+  struct Sums {
+    uint64_t taken = 0;     // reserved, or in use by pools that have gone
+    uint64_t promised = 0;  // beside those
+    uint64_t there = 0;     // slabs, and those of what was made and is no slab yet
+    std::vector<Block> made;
+  };
+  Mutex counting_;
+  Sums sums_ CGX_GUARDED_BY(counting_);
 };
 
 class BufferPool {
@@ -105,13 +131,14 @@ class BufferPool {
       : store_(std::move(store)), holder_(std::move(holder)) {}
   explicit BufferPool(uint64_t slab_bytes) : BufferPool(std::make_shared<SlabStore>(slab_bytes)) {}
   ~BufferPool() {
-    store_->unreserve(reserved_.sum() + beyond_.sum());
     store_->leave(std::move(holder_), std::move(in_use_));
+    store_->unreserve(reserved_.sum() + beyond_.sum());
   }
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
   uint64_t slab_bytes() const { return store_->slab_bytes(); }
+  bool asks() const { return store_->asks(); }
   Status reserve(const SlabCounts& slabs);
   void unreserve(const SlabCounts& slabs);
   // Reserved for received frames; reserved besides.

@@ -47,7 +47,9 @@ struct MadeMemory {
   uint64_t not_made = 0, room = 0;
   DecodedMemory decoded;
   std::array<std::unique_ptr<StepLedger>, 2> ledgers;  // of a new table
-  SharedBytes message;                                 // that asks other machines to prepare it
+  // SlabStore::promise(), where that is asked for; a dry run has none, and takes no frame buffers.
+  SlabStore::Promise frames;
+  SharedBytes message;             // that asks other machines to prepare it
   std::weak_ptr<const void> runs;  // while a prepared plan of these facts is about
 };
 

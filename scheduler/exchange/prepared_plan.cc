@@ -35,9 +35,11 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(FactsPtr facts,
   if (decoded.empty()) {
     CGX_ASSIGN_OR_RETURN(decoded, facts->make_decoded());
   }
-  CGX_RETURN_IF_ERROR(pool.reserve(slabs));
+  const bool takes = !pool.asks() || (facts->made != nullptr && facts->made->frames != nullptr);
+  if (takes) CGX_RETURN_IF_ERROR(pool.reserve(slabs));
+  if (facts->made != nullptr) facts->made->frames.reset();
   auto prepared = std::make_shared<PreparedPlan>(std::move(facts));
-  prepared->pool_ = &pool;
+  if (takes) prepared->pool_ = &pool;
   prepared->decoded = std::move(decoded);
   if (MadeMemory* const made = prepared->facts->made.get()) {
     prepared->runs_ = made->runs.lock();

@@ -302,6 +302,33 @@ class Full(WorkerCase):
 
 
 @of_the_standin
+class Unpinned(WorkerCase):
+    """Staging memory that a worker cannot pin: behind the words of an arena and the frames of calls, that of the first plan."""
+
+    WORKER = f"{DAWDLING} fail=cuMemHostRegister:3=2"
+
+    def test_a_plan_is_refused_by_name_when_it_is_prepared_and_the_next_one_has_its_memory(self):
+        said = self.run_ranks(["arena"] * 2, "again=5")
+        for text in said:
+            for machine, line in enumerate(text.splitlines()[:2]):
+                self.assertRegex(line, rf"^refused RESOURCE_EXHAUSTED .*machine {machine} .*staging memory: CUDA_ERROR_OUT_OF_MEMORY")
+        host = self.run_ranks(["host"] * 2, "again=5")
+        self.assertEqual([text.splitlines()[2:] for text in said], [text.splitlines() for text in host])
+
+
+@of_the_standin
+class UnpinnedCalls(WorkerCase):
+    """The same of the frames of calls."""
+
+    WORKER = f"{DAWDLING} fail=cuMemHostRegister:2=2"
+
+    def test_a_communicator_is_refused_by_name_when_it_is_made(self):
+        for rank in self.begin(["arena"] * 2, "steps"):
+            self.assertRegex(rank.communicate(timeout=60)[1], r"ResourceExhaustedError: .*frame buffers of calls of .*staging memory: "
+                                                              r"CUDA_ERROR_OUT_OF_MEMORY")
+
+
+@of_the_standin
 class FullOfWork(WorkerCase):
     """A GPU without memory for what sparse codecs work in."""
 

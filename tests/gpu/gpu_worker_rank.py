@@ -376,6 +376,26 @@ def paced(comm, place, rank, steps=PACED, before=lambda step: None):
         say(f"step {step}", place.get(array))
 
 
+def again(comm, place, rank, steps):
+    """A commit that is made again where it is refused, by one machine and then by the other; so many steps."""
+    array = place.put(numpy.zeros((70_001,), "float32"))
+    tensor = comm.register("again", array)
+    for _ in range(2):
+        try:
+            comm.commit()
+            break
+        except cgx.CgxError as error:
+            print(f"refused {error.status} {error}", flush=True)
+    else:
+        comm.commit()
+    for step in range(int(steps)):
+        place.refill(array, values_of(rank, step, array.shape, "float32"))
+        comm.submit(step, [tensor])
+        comm.step_end(step)
+        comm.wait(step)
+        say(f"step {step}", place.get(array))
+
+
 def fed(comm, place, rank, lines):
     """The same, so many for each line that comes."""
     paced(comm, place, rank, int(lines) * FED, lambda step: sys.stdin.readline() if step % FED == 0 else None)
@@ -512,7 +532,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"unposted": unposted, "orphaned": orphaned, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "laps": laps, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced, "fed": fed}
+PARTS = {"unposted": unposted, "orphaned": orphaned, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "laps": laps, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced, "fed": fed, "again": again}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

@@ -32,7 +32,7 @@ class Losses : public SitesTest {
   void SetUp() override {
     SitesTest::SetUp();
     if (IsSkipped()) return;
-    ASSERT_TRUE(staged_->reserve(8).ok());
+    ASSERT_NO_FATAL_FAILURE(reserve_staged(8));
   }
 
   // The same values on the host and on the device.

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -35,8 +36,24 @@ class WorkerTest : public cgx::gpu::DriverTest {
     std::memcpy(uuid_.data(), id.bytes, sizeof(id.bytes));
     words_ = make_memfd(kWordsBytes, F_SEAL_SHRINK | F_SEAL_GROW);
   }
-  std::shared_ptr<Worker> start() {
-    const auto worker = Worker::start({.program = CGXD_GPU, .job = "a", .device = uuid_});
+  Result<std::shared_ptr<Worker>> try_to_start(const std::string& program = CGXD_GPU) const {
+    return Worker::start({.program = program, .job = "a", .device = uuid_});
+  }
+  // The stand-in of the worker is told more than ours.
+  Result<std::shared_ptr<Worker>> try_to_start_with(const std::string& words) const {
+    const std::string before = std::getenv("CGX_STANDIN");
+    ::setenv("CGX_STANDIN", (before + words).c_str(), 1);
+    auto worker = try_to_start();
+    ::setenv("CGX_STANDIN", before.c_str(), 1);
+    return worker;
+  }
+  std::shared_ptr<Worker> start_with(const std::string& words) const {
+    const auto worker = try_to_start_with(words);
+    EXPECT_TRUE(worker.ok()) << worker.status().to_string();
+    return worker.ok() ? *worker : nullptr;
+  }
+  std::shared_ptr<Worker> start() const {
+    const auto worker = try_to_start();
     EXPECT_TRUE(worker.ok()) << worker.status().to_string();
     return worker.ok() ? *worker : nullptr;
   }
@@ -95,6 +112,13 @@ class SitesTest : public WorkerTest, protected scheduler::SiteEvents {
     ASSERT_CU(cu_->cuMemcpyHtoD(copy + kBegin, memory_.data() + kBegin, memory_.size() - kBegin));
     ASSERT_CU(cu_->cuStreamSynchronize(nullptr));
     device_arena_ = arenas_.add(scheduler::SiteMemory{1, number_, memory_.size()});
+  }
+
+  // As what prepares a plan does, and then the plan.
+  void reserve_staged(uint32_t slabs) {
+    const auto promised = scheduler::SlabStore::promise(staged_, slabs);
+    ASSERT_TRUE(promised.ok()) << promised.status().to_string();
+    ASSERT_TRUE(staged_->reserve(slabs).ok());
   }
 
   std::shared_ptr<Worker> worker_;

@@ -172,7 +172,7 @@ class WorkerSites : public SitesTest {
 
 // A piece to be hashed is copied into the memory for tables, which begins anew every few rounds.
 TEST_F(WorkerSites, AnswersAreRightHoweverManyJobsThereWere) {
-  ASSERT_TRUE(staged_->reserve(kStreams).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(kStreams));
   std::vector<std::unique_ptr<Play>> plays;
   std::vector<std::span<const std::byte>> wanted;
   for (uint32_t i = 0; i < kStreams; ++i) {
@@ -203,7 +203,7 @@ TEST_F(WorkerSites, AnswersAreRightHoweverManyJobsThereWere) {
 
 // Of two ranks, whose fp16 values are so large that the type does not hold what they add up to.
 TEST_F(WorkerSites, ASumThatIsNoResultYetIsHeldToNoLimitOfTheType) {
-  ASSERT_TRUE(staged_->reserve(1).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(1));
   const auto sum = [&](Site& site, SlabStore& slabs) {
     const auto play = begin(site, slabs, 0);
     play->table.front().dtype = DType::kF16;
@@ -231,7 +231,7 @@ TEST_F(WorkerSites, ASumThatIsNoResultYetIsHeldToNoLimitOfTheType) {
 
 // What codes lose, then a step of one machine in which one value is not finite, then codes again.
 TEST_F(WorkerSites, AStepOfOneMachineLeavesTheResidualThatItLeavesOnTheHost) {
-  ASSERT_TRUE(staged_->reserve(1).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(1));
   const auto last_codes = [&](Site& site, SlabStore& slabs) {
     const auto residual = site.residual_maker()(kElements);
     EXPECT_TRUE(residual.ok());
@@ -253,7 +253,7 @@ TEST_F(WorkerSites, AStepOfOneMachineLeavesTheResidualThatItLeavesOnTheHost) {
 
 // What other units cannot express is forgotten.
 TEST_F(WorkerSites, AResidualThatIsKeptInOtherUnitsIsThatOfTheHost) {
-  ASSERT_TRUE(staged_->reserve(1).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(1));
   const auto last_codes = [&](Site& site, SlabStore& slabs) {
     const auto residual = site.residual_maker()(kElements);
     EXPECT_TRUE(residual.ok());
@@ -275,7 +275,7 @@ TEST_F(WorkerSites, AResidualThatIsKeptInOtherUnitsIsThatOfTheHost) {
 }
 
 TEST_F(WorkerSites, WhatEndedInTimeKillsNoWorkerThatAnotherWaitsFor) {
-  ASSERT_TRUE(staged_->reserve(2).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(2));
   std::atomic<bool> open{false};
   const CUstream trainer = trainer_behind(open);
   const auto ended = begin(*there_, *staged_, 0), waiting = begin(*there_, *staged_, 1, 1);
@@ -292,7 +292,7 @@ TEST_F(WorkerSites, WhatEndedInTimeKillsNoWorkerThatAnotherWaitsFor) {
 
 // A driver frees memory when its streams have done everything, and one of them waits for a trainer.
 TEST_F(WorkerSites, AnOldPlansResidualsKeepNoNewPlanWaitingForATrainer) {
-  ASSERT_TRUE(staged_->reserve(2).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(2));
   const auto old = worker_->make_residual(kElements);
   ASSERT_TRUE(old.ok()) << old.status().to_string();
   ASSERT_TRUE(worker_->reserve_work(1, 4096).ok());
@@ -314,7 +314,7 @@ TEST_F(WorkerSites, AnOldPlansResidualsKeepNoNewPlanWaitingForATrainer) {
 
 // So do other arenas: what a driver waits for when it closes them waits for no trainer.
 TEST_F(WorkerSites, AnArenaThatGoesKeepsNobodyWaitingForATrainer) {
-  ASSERT_TRUE(staged_->reserve(2).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(2));
   const CUdeviceptr memory = allocate(kBytes);
   const UniqueFd words = make_memfd(kWordsBytes, F_SEAL_SHRINK | F_SEAL_GROW);
   const auto other = worker_->add_arena(message_of(memory, kBytes), words.get(), -1);
@@ -335,7 +335,7 @@ TEST_F(WorkerSites, AnArenaThatGoesKeepsNobodyWaitingForATrainer) {
 
 // Its operation has failed, and the GPU of a trainer that lives is far behind.
 TEST_F(WorkerSites, WhatEndsIsAnsweredAlthoughItWaitsForATrainer) {
-  ASSERT_TRUE(staged_->reserve(2).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(2));
   std::atomic<bool> open{false};
   const CUstream trainer = trainer_behind(open);
   const auto ended = begin(*there_, *staged_, 0, 1);
@@ -357,7 +357,7 @@ TEST_F(WorkerSites, WhatEndsIsAnsweredAlthoughItWaitsForATrainer) {
 
 // A step has failed: its jobs wait for no trainer any more, and those that wait for none are done.
 TEST_F(WorkerSites, WhatGivesWayIsAnsweredUnlessItMayBegin) {
-  ASSERT_TRUE(staged_->reserve(2).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(2));
   std::atomic<bool> open{false};
   const CUstream trainer = trainer_behind(open);
   const auto waiting = begin(*there_, *staged_, 0, 1), free = begin(*there_, *staged_, 1);
@@ -377,7 +377,7 @@ TEST_F(WorkerSites, WhatGivesWayIsAnsweredUnlessItMayBegin) {
 
 // Whichever stream of the device they are for.
 TEST_F(WorkerSites, JobsOfAnOperationBeginInOrderAndThoseOfOthersDoNotWait) {
-  ASSERT_TRUE(staged_->reserve(2 * kStreams).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(2 * kStreams));
   std::atomic<bool> open{false};
   const CUstream trainer = trainer_behind(open);
   const auto waiting = begin(*there_, *staged_, 0, 1);
@@ -400,7 +400,7 @@ TEST_F(WorkerSites, JobsOfAnOperationBeginInOrderAndThoseOfOthersDoNotWait) {
 
 // What was asked before the end and is not answered kills it, whoever else has ended meanwhile.
 TEST_F(WorkerSites, AWorkerThatDoesNotEndWhatFailedIsKilled) {
-  ASSERT_TRUE(staged_->reserve(1).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(1));
   const auto play = begin(*there_, *staged_, 0);
   stop_worker();
   const Ticket asked = ask_encode(*play);
@@ -475,13 +475,18 @@ TEST_F(WorkerSites, AWorkerThatWaitsForATrainerIsNotLost) {
 }
 
 TEST_F(WorkerSites, AJobFindsItsStagingMemoryBehindAnyNumberOfPackets) {
-  ASSERT_TRUE(staged_->reserve(1).ok());
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(1));
   stop_worker();
   for (uint32_t number = 1; number <= 1000; ++number) worker_->drop_residual(1'000'000 + number);
-  ASSERT_TRUE(staged_->reserve(2).ok());
+  std::thread goes_on([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    signal_worker(SIGCONT);
+  });
+  reserve_staged(2);
+  goes_on.join();
+  ASSERT_FALSE(HasFatalFailure());
   const auto here = begin(*there_, *staged_, 0), behind = begin(*there_, *staged_, 1);
   const Ticket first = ask_encode(*here), second = ask_encode(*behind);
-  signal_worker(SIGCONT);
   EXPECT_TRUE(wait_until([&] { return answers_.size() == 2; }));
   for (const Ticket ticket : {first, second}) {
     EXPECT_TRUE(answers_[ticket].status.ok()) << answers_[ticket].status.to_string();

@@ -156,6 +156,62 @@ TEST(BufferPool, WhatAPeerNeverAcknowledgesCountsForItsHolderAndNobodyElse) {
   EXPECT_TRUE(store->left().empty());
 }
 
+// Memory that another process has to take: it takes so much, and is asked so often.
+class AskedMemory final : public SlabMemory {
+ public:
+  explicit AskedMemory(uint64_t bytes) : bytes_(bytes) {}
+  Result<std::byte*> map(uint64_t bytes) override {
+    ++asked;
+    if (bytes > bytes_) return resource_exhausted("no more");
+    bytes_ -= bytes;
+    return new std::byte[bytes]();
+  }
+  void unmap(std::byte* memory, uint64_t) override { delete[] memory; }
+  bool asks() const override { return true; }
+  int asked = 0;
+
+ private:
+  uint64_t bytes_;
+};
+
+TEST(SlabStore, WhatIsPromisedToOneIsNotReservedByAnother) {
+  const auto memory = std::make_shared<AskedMemory>(5 * 4096);
+  const auto store = std::make_shared<SlabStore>(4096, memory);
+  BufferPool first(store), second(store);
+  EXPECT_FALSE(first.reserve({.own = 1}).ok()) << "nobody asked for it";
+  auto one = SlabStore::promise(store, 2), other = SlabStore::promise(store, 3);
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_FALSE(SlabStore::promise(store, 1).ok()) << "there is no more";
+  ASSERT_TRUE(second.reserve({.own = 3}).ok());
+  other->reset();
+  ASSERT_TRUE(first.reserve({.own = 2}).ok());
+  one->reset();
+  for (int i = 0; i < 2; ++i) EXPECT_NE(first.take_for_own(), kNoSlab);
+  for (int i = 0; i < 3; ++i) EXPECT_NE(second.take_for_own(), kNoSlab);
+  EXPECT_EQ(memory->asked, 3);
+}
+
+TEST(SlabStore, WhatWasReservedOrPromisedAndIsNotAnyMoreIsPromisedAgain) {
+  const auto memory = std::make_shared<AskedMemory>(2 * 4096);
+  const auto store = std::make_shared<SlabStore>(4096, memory);
+  ASSERT_TRUE(SlabStore::promise(store, 2).ok()) << "and dropped";
+  SlabId sending = kNoSlab;
+  {
+    const auto promised = SlabStore::promise(store, 2);
+    ASSERT_TRUE(promised.ok());
+    BufferPool gone(store);
+    ASSERT_TRUE(gone.reserve({.own = 2}).ok());
+    sending = gone.take_for_own();
+  }
+  EXPECT_TRUE(SlabStore::promise(store, 1).ok());
+  EXPECT_FALSE(SlabStore::promise(store, 2).ok()) << "one is in use";
+  store->release(sending);
+  BufferPool next(store);
+  ASSERT_TRUE(next.reserve({}).ok());
+  EXPECT_TRUE(SlabStore::promise(store, 2).ok());
+  EXPECT_EQ(memory->asked, 2);
+}
+
 TEST(StepLedger, DecidesATensorWhenEveryRankHasSpoken) {
   StepLedger ledger(5, 2, 2);
   ledger.submit(0, 1, {.say = StepLedger::Say::kSubmitted});

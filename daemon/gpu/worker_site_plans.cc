@@ -1,0 +1,28 @@
+// WorkerSite, before a plan runs: what of it a worker takes, and what is made there for it.
+#include "daemon/gpu/worker_site.h"
+namespace cgx::daemon::gpu {
+
+scheduler::SitePreparer WorkerSite::preparer() const {
+  return [worker = worker_, slabs = slabs_](const scheduler::PlanFacts& facts) -> Status {
+    const scheduler::JobNeeds& needs = facts.needs;
+    const bool alone = facts.plan.machines == 1;
+    if (needs.sparse_buckets > 0 && !alone) {
+      CGX_RETURN_IF_ERROR(
+          worker->reserve_work(static_cast<uint32_t>(needs.sparse_buckets), needs.sparse_bytes));
+    }
+    CGX_ASSIGN_OR_RETURN(facts.made->frames,
+                         scheduler::SlabStore::promise(slabs, facts.slabs.sum()));
+    return {};
+  };
+}
+
+Status WorkerSite::takes(const CodecSpec& spec, DType dtype) const {
+  const kernels::CodecRow* const row = kernels::find_codec(spec.codec);
+  const bool takes_type = dtype_is_small_float(dtype) || spec.codec == 0;
+  if (takes_type && row != nullptr) return {};
+  return {StatusCode::kUNIMPLEMENTED, std::string(dtype_name(dtype)) + " with " +
+                                          kernels::to_string(spec) +
+                                          " has no kernels for tensors that a GPU worker reduces"};
+}
+
+}  // namespace cgx::daemon::gpu
