@@ -42,7 +42,8 @@ void ring(const UniqueFd& bell) {
 // Where a GPU cannot be had tensors are staged, and whoever asks is told why. One that is full now
 // may have room later.
 Status or_staged(const Status& opened) {
-  return opened.ok() ? opened : Status(StatusCode::kUNIMPLEMENTED, opened.message());
+  const bool stays = !opened.ok() && opened.code() != StatusCode::kRESOURCE_EXHAUSTED;
+  return stays ? Status(StatusCode::kUNIMPLEMENTED, opened.message()) : opened;
 }
 
 }  // namespace

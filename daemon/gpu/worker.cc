@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <string_view>
@@ -86,6 +87,14 @@ int spawn_worker(const std::string& program, std::string visible, int socket, in
 }
 
 }  // namespace
+
+// UNIMPLEMENTED is what trainers remember.
+Status spawn_status(const std::string& program, int error) {
+  const bool passes = error == EAGAIN || error == ENOMEM;
+  return {
+      passes ? StatusCode::kRESOURCE_EXHAUSTED : StatusCode::kUNIMPLEMENTED,
+      "tensors on a GPU need " + program + ", which cannot be started: " + std::strerror(error)};
+}
 
 // Of a block that is here: they do not move, and what is there stays.
 const Staging::Block* Staging::find(const std::byte* memory) const {
@@ -181,8 +190,7 @@ Status Worker::spawn(int socket) {
   const int error = spawn_worker(program, visible_, apart.get(), pid_);
   if (error != 0) {
     pid_ = 0;
-    return {StatusCode::kUNIMPLEMENTED, "tensors on a GPU need " + program +
-                                            ", which cannot be started: " + std::strerror(error)};
+    return spawn_status(program, error);
   }
   pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   if (!pidfd_) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "watching a GPU worker");

@@ -39,6 +39,8 @@ struct WorkerOptions {
   std::shared_ptr<WorkerPlace> place = {};  // Workers fill it in
 };
 
+// Of a worker's program that posix_spawn() has not started.
+Status spawn_status(const std::string& program, int error);
 
 // Memory of frames on their way to and from a GPU, in blocks that grow with the plans; what the
 // worker cannot pin is none. Blocks are looked up on the data thread while others are made.

@@ -252,6 +252,17 @@ class WithoutKernels(WorkerCase):
         self.assertRegex(shown[0]["why"], self.WHY)
 
 
+@of_the_standin
+class FullAtTheStart(WorkerCase):
+    """A GPU without room for a worker, which passes: neither is anything staged for good, nor do the others hear of a mistake."""
+
+    WORKER = "memory=1M"
+
+    def test_a_communicator_is_refused_by_name(self):
+        for rank in self.begin(["copied"] * 2, "steps"):
+            self.assertRegex(rank.communicate(timeout=60)[1], r"ResourceExhaustedError: .*scratch memory: CUDA_ERROR_OUT_OF_MEMORY")
+
+
 class WithoutAGpu(WithoutKernels):
     """A daemon that may not open the GPUs that its trainers have, as in a container or a unit without devices."""
 

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -50,6 +51,31 @@ TEST_F(WorkerMemory, AGpuThatCannotBeHadIsUnimplementedWithTheReason) {
     EXPECT_EQ(status.code(), StatusCode::kUNIMPLEMENTED) << status.to_string();
     EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
   }
+}
+
+// Which trainers are told, and do not remember.
+TEST_F(WorkerMemory, AGpuThatIsFullNowIsExhaustedWithTheReason) {
+  if (std::getenv("CGX_STANDIN") == nullptr) GTEST_SKIP() << "a real driver has room";
+  for (const auto& [words, why] :
+       {std::pair{" fail=cuDevicePrimaryCtxRetain:*=2",
+                  "opening the GPU: CUDA_ERROR_OUT_OF_MEMORY"},
+        std::pair{" memory=1M", "scratch memory: CUDA_ERROR_OUT_OF_MEMORY"}}) {
+    const Status status = try_to_start_with(words).status();
+    EXPECT_EQ(status.code(), StatusCode::kRESOURCE_EXHAUSTED) << status.to_string();
+    EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
+  }
+}
+
+TEST_F(WorkerMemory, AWorkerThatCannotBeStartedNowIsExhaustedAndOneThatIsNotThereIsUnimplemented) {
+  for (const int passes : {EAGAIN, ENOMEM}) {
+    EXPECT_EQ(spawn_status("cgxd-gpu", passes).code(), StatusCode::kRESOURCE_EXHAUSTED);
+  }
+  EXPECT_EQ(spawn_status("cgxd-gpu", EACCES).code(), StatusCode::kUNIMPLEMENTED);
+  const Status none = try_to_start("/nowhere/cgxd-gpu").status();
+  EXPECT_EQ(none.code(), StatusCode::kUNIMPLEMENTED) << none.to_string();
+  EXPECT_NE(none.message().find("/nowhere/cgxd-gpu, which cannot be started: No such file"),
+            std::string::npos)
+      << none.to_string();
 }
 
 TEST_F(WorkerMemory, AMachineWithoutADriverIsUnimplemented) {
