@@ -20,7 +20,8 @@ constexpr uint64_t kSpinNs = 20'000;
 // While the device works or a trainer's does: a quarter of the time that nothing has happened,
 // within these.
 constexpr uint64_t kNapMinNs = 5'000, kNapMaxNs = 50'000;
-constexpr timespec kIdle{1, 0};  // then whether the GPU is well
+constexpr timespec kIdle{1, 0};            // then whether the GPU is well
+constexpr uint64_t kTellNs = 100'000'000;  // of jobs that are held
 constexpr uint64_t kEndNs = 500'000'000;
 constexpr size_t kFdsMax = 3;
 
@@ -157,6 +158,7 @@ Status DeviceWorker::run() {
     CGX_ASSIGN_OR_RETURN(const int taken, take_jobs());
     work += taken + begin_jobs() + answer_jobs();
     const uint64_t now_ns = monotonic_ns();
+    if (!held_->empty() && now_ns - told_ns_ >= kTellNs) tell_held(now_ns);
     if (work > 0) worked_ns_ = now_ns;
     if (work == 0 && now_ns - worked_ns_ > kSpinNs) sleep();
   }
@@ -277,6 +279,21 @@ void DeviceWorker::cancel(const std::vector<uint64_t>& tickets) {
     push(answer);
   }
   publish();
+}
+
+// What jobs have waited for since the last time.
+void DeviceWorker::tell_held(uint64_t now_ns) {
+  told_ns_ = now_ns;
+  const std::vector<HeldJobs::Awaited> awaited = held_->look();
+  for (const HeldJobs::Awaited& each : awaited) {
+    Answer answer;
+    answer.head.ticket = each.ticket;
+    answer.head.held = 1;
+    answer.head.slice = each.slice;
+    answer.head.input = each.input;
+    push(answer);
+  }
+  if (!awaited.empty()) publish();
 }
 
 int DeviceWorker::begin_jobs() {

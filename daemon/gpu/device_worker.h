@@ -40,6 +40,7 @@ class DeviceWorker {
   Result<int> take_jobs();
   int begin_jobs();
   void cancel(const std::vector<uint64_t>& tickets);
+  void tell_held(uint64_t now_ns);
   int answer_jobs();
   void push(const Answer& answer);
   bool flush();
@@ -54,7 +55,7 @@ class DeviceWorker {
   std::unique_ptr<ByteProducer> answers_;
   std::deque<std::vector<std::byte>> unsent_;  // answers that the ring has no room for
   bool gone_ = false;                          // cgxd has
-  uint64_t worked_ns_ = 0;
+  uint64_t worked_ns_ = 0, told_ns_ = 0;
 
   device::Driver driver_;
   device::CUdevice device_ = -1;

@@ -24,8 +24,28 @@ void HeldJobs::pop() {
   if (next_->second.empty()) operations_.erase(next_);
 }
 
-// Once a word is there it stays.
 bool HeldJobs::may_begin(Held& held) const {
+  const auto before = std::pair(held.slices, held.inputs);
+  const bool all = all_written(held);
+  if (before != std::pair(held.slices, held.inputs)) held.seen = held.told = false;
+  return all;
+}
+
+std::vector<HeldJobs::Awaited> HeldJobs::look() {
+  std::vector<Awaited> awaited;
+  for (auto& [number, jobs] : operations_) {
+    Held& first = jobs.front();
+    if (may_begin(first) || !std::exchange(first.seen, true) || std::exchange(first.told, true)) {
+      continue;
+    }
+    awaited.push_back({first.job.head.ticket, static_cast<uint32_t>(first.slices),
+                       static_cast<uint32_t>(first.inputs)});
+  }
+  return awaited;
+}
+
+// Once a word is there it stays.
+bool HeldJobs::all_written(Held& held) const {
   for (; held.slices < held.job.slices.size(); ++held.slices, held.inputs = 0) {
     const std::span<const DevicePlace> inputs = held.job.slices[held.slices].inputs;
     for (; held.inputs < inputs.size(); ++held.inputs) {

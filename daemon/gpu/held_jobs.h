@@ -27,18 +27,26 @@ class HeldJobs {
   // returns the tickets.
   std::vector<uint64_t> end(const JobHead& operation);
   std::vector<uint64_t> give_way(const JobHead& operation);
+  // What each operation's first job waits for, where that is the same as at the last look; once.
+  struct Awaited {
+    uint64_t ticket = 0;
+    uint32_t slice = 0, input = 0;
+  };
+  std::vector<Awaited> look();
   bool empty() const { return operations_.empty(); }
   void clear() { operations_.clear(); }
 
  private:
   struct Held {
     std::vector<std::byte> message;
-    JobMessage job;                 // in the message
-    size_t slices = 0, inputs = 0;  // so many whose words are there, and of the next slice
+    JobMessage job;                   // in the message
+    size_t slices = 0, inputs = 0;    // so many whose words are there, and of the next slice
+    bool seen = false, told = false;  // by look(), since another one has come
   };
   using Jobs = std::deque<Held>;
   using Operations = std::map<uint32_t, Jobs>;  // none of them empty
   bool may_begin(Held& held) const;
+  bool all_written(Held& held) const;
   std::vector<uint64_t> take_out(Operations::iterator operation, const Jobs::iterator& first);
 
   const DeviceMemory& memory_;

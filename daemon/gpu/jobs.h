@@ -5,7 +5,8 @@
 //             than the head
 //   slice  := SliceHead, then its inputs, outputs (DevicePlace) and contributions (Staged)
 //   answer := AnswerHead, then Measured* by slice where norms were asked for or sizes vary, then
-//             LossSample* by slice where losses were, then text
+//             LossSample* by slice where losses were, then text; or, of a job that is held, no more
+//             than the head: which input of which slice it waits for
 //
 // Places are (arena, offset) and (block of staging, offset), never addresses: the worker knows
 // where each lies with it, and checks that it lies within.
@@ -103,6 +104,9 @@ struct AnswerHead {
   uint64_t nonfinite_buckets = 0, saturated = 0;
   uint32_t measured = 0;
   uint32_t losses = 0;
+  uint32_t held = 0;  // 1: no answer yet
+  uint32_t slice = 0, input = 0;
+  uint32_t reserved = 0;
 };
 struct Measured {
   double intended_sq = 0, sent_sq = 0;  // where norms were asked for

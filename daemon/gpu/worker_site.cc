@@ -67,6 +67,11 @@ JobKind kind_of(SiteJobKind kind) {
   return JobKind::kHash;
 }
 
+// Of a segment; other jobs are about a part.
+bool is_piece(SiteJobKind kind) {
+  return kind == SiteJobKind::kKeep || kind == SiteJobKind::kHash;
+}
+
 bool encodes(SiteJobKind kind) {
   return kind == SiteJobKind::kEncode || kind == SiteJobKind::kReduce;
 }
@@ -99,6 +104,10 @@ class WorkerSite::Work final : public SiteOperation {
     loss_pieces_ = loss_values_ = 0;
     staged_bytes_ = 0;
     Asked asked{.work = this};
+    if (!is_piece(job.kind)) {
+      asked.part = job.part;
+      asked.presence = job.presence;
+    }
     ++open_;
     const Status status = write(job, asked, message);
     if (!status.ok()) {
@@ -127,6 +136,21 @@ class WorkerSite::Work final : public SiteOperation {
   void give_way() override {
     if (open_ > 0) tell(JobKind::kGiveWay);
   }
+  std::optional<scheduler::AwaitedInput> awaited() const override {
+    return awaited_ ? std::optional(awaited_->input) : std::nullopt;
+  }
+  // False: the job has no such input.
+  bool held(Ticket ticket, const Asked& asked, uint32_t number, uint32_t input) {
+    if (asked.presence == nullptr) return false;
+    for (const Slice& slice : setup_.layout->slices(setup_.layout->part(asked.part))) {
+      if (!asked.presence->test(slice.segment) || number-- > 0) continue;
+      const std::vector<Place>& inputs = setup_.segments[slice.segment].inputs;
+      if (input >= inputs.size()) return false;
+      awaited_ = {ticket, {slice.segment, inputs[input].arena}};
+      return true;
+    }
+    return false;
+  }
   uint64_t ended_by_ns() const { return ended_by_ns_; }
   const std::vector<Norms>& norms() const override { return norms_; }
   const std::vector<LossSample>& losses() const override { return losses_; }
@@ -148,8 +172,9 @@ class WorkerSite::Work final : public SiteOperation {
     return true;
   }
 
-  void answered(const Asked& asked, const Findings& found) {
+  void answered(Ticket ticket, const Asked& asked, const Findings& found) {
     --open_;
+    if (awaited_ && awaited_->of == ticket) awaited_.reset();
     const std::span<const Measured> measured = found.measured;
     for (size_t i = 0; i < measured.size() && i < asked.segments.size(); ++i) {
       if (norms_.empty()) break;
@@ -184,7 +209,7 @@ class WorkerSite::Work final : public SiteOperation {
   }
 
   Status write(const SiteJob& job, Asked& asked, std::vector<std::byte>& message) {
-    if (job.kind == SiteJobKind::kKeep || job.kind == SiteJobKind::kHash) {
+    if (is_piece(job.kind)) {
       asked.about = job.segment;
       write_piece(job, message);
       return {};
@@ -350,9 +375,15 @@ class WorkerSite::Work final : public SiteOperation {
             .word_value = place.word_value};
   }
 
+  struct Awaited {
+    Ticket of = 0;
+    scheduler::AwaitedInput input;
+  };
+
   WorkerSite& site_;
   const OperationSetup& setup_;
   const uint32_t number_, stream_;
+  std::optional<Awaited> awaited_;
   uint32_t open_ = 0;
   uint64_t ended_by_ns_ = UINT64_MAX;             // when what is open must be answered
   uint32_t written_ = 0, slices_ = 0;             // of the job that is being written
@@ -475,6 +506,7 @@ bool WorkerSite::take_answer(SiteEvents& events) {
   if (!whole || text_at + head.text_bytes > answer_.size() || asked_.count(head.ticket) == 0) {
     return disbelieve("gave an answer that nobody asked for");
   }
+  if (head.held != 0) return take_held(head);
   const auto* const text = reinterpret_cast<const char*>(answer_.data() + text_at);
   SiteAnswer given{.status = {},
                    .hash = head.hash,
@@ -499,6 +531,12 @@ bool WorkerSite::take_answer(SiteEvents& events) {
   return true;
 }
 
+bool WorkerSite::take_held(const AnswerHead& head) {
+  const Asked& asked = asked_.at(head.ticket);
+  return asked.work->held(head.ticket, asked, head.slice, head.input) ||
+         disbelieve("said that a job waits for what it does not have");
+}
+
 bool WorkerSite::disbelieve(const char* what) {
   worker_->kill();
   lose({StatusCode::kDEVICE_LOST, worker_->name() + " " + what});
@@ -509,7 +547,7 @@ bool WorkerSite::disbelieve(const char* what) {
 void WorkerSite::answer(SiteEvents& events, Ticket ticket, SiteAnswer answer,
                         const Findings& found) {
   const Asked asked = std::move(asked_.extract(ticket).mapped());
-  asked.work->answered(asked, found);
+  asked.work->answered(ticket, asked, found);
   answer.bytes = asked.bytes;
   if (!answer.status.ok() && asked.about != kNone) {
     answer.status = {answer.status.code(),

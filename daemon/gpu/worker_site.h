@@ -63,9 +63,11 @@ class WorkerSite final : public scheduler::Site {
     uint32_t about = kNone;          // segment, to be named where it fails
     uint32_t bytes = 0;              // that are encoded
     std::vector<uint32_t> segments;  // by slice, where norms or losses were asked for
-    std::span<std::byte> out;        // where sizes vary: what the ranges are in,
-    std::vector<Range> ranges;       // by slice, as far apart as they can be
-    bool varies = false;             // one of them does
+    uint32_t part = 0;               // of it, where it is about one,
+    const scheduler::Presence* presence = nullptr;
+    std::span<std::byte> out;   // where sizes vary: what the ranges are in,
+    std::vector<Range> ranges;  // by slice, as far apart as they can be
+    bool varies = false;        // one of them does
   };
   struct Findings {  // by slice
     std::span<const Measured> measured;
@@ -76,6 +78,7 @@ class WorkerSite final : public scheduler::Site {
   void send(const std::vector<std::byte>& message);
   void refuse(scheduler::Ticket ticket, Asked asked, Status why);
   bool take_answer(scheduler::SiteEvents& events);
+  bool take_held(const AnswerHead& head);
   bool disbelieve(const char* what);  // of its answers none is taken any more
   void flush();
   bool beats(uint64_t passed_ns);

@@ -402,7 +402,9 @@ class Communicator final : public OperationPort,
   // The machine is not to blame yet, who waits for it `waited_ns` too long, of at most `limit_ns`.
   bool excused(uint32_t machine, uint64_t waited_ns, uint64_t limit_ns) const;
   bool cannot_answer(uint32_t machine) const;
-  uint32_t awaited_machine() const;  // by what stands still, and cannot answer; or kNobody
+  // By what stands still: this one, where its site has not answered, or one that cannot answer; or
+  // kNobody.
+  uint32_t awaited_machine() const;
   void check_peers();
   void check_agreements();
   void check_stalled();
@@ -412,6 +414,14 @@ class Communicator final : public OperationPort,
     uint64_t number = 0;  // of the step or call
   };
   Waiting waiting() const;
+  struct LateGpu {  // of a local rank that has submitted the tensor
+    uint32_t rank = 0;
+    std::string tensor;
+  };
+  std::optional<LateGpu> late_gpu(const Operation& operation) const;
+  std::vector<LateGpu> late_gpus(bool of_step, uint64_t number) const;
+  std::vector<uint32_t> missing_here(bool of_step, uint64_t number) const;
+  std::string gpus_text(const Waiting& waiting) const;
   std::vector<uint32_t> late_ranks(const Waiting& waiting) const;
   void show_late(std::vector<RankSnapshot>& ranks) const;
   void check_late();

@@ -57,8 +57,10 @@ void Communicator::check_frozen() {
        Scope::kCommunicator);
 }
 
-// Or it waits itself for a machine that is excused where it is.
+// Or it waits itself for a machine that is excused where it is, or for its own site: then it knows
+// better what is wrong there, and a rank whose GPU is behind is given up as other late ranks are.
 bool Communicator::excused(uint32_t machine, uint64_t waited_ns, uint64_t limit_ns) const {
+  if (state_ != State::kFrozen && peers_.waits_for_itself(machine)) return true;
   return waited_ns < kExcusedMax * limit_ns &&
          (cannot_answer(machine) || peers_.waits_elsewhere(machine));
 }
@@ -81,7 +83,8 @@ uint32_t Communicator::awaited_machine() const {
   const auto look = [&](const Operation& operation) -> uint32_t {
     const uint64_t still_ns = port_.now_ns() - operation.last_progress_ns();
     const bool still = still_ns >= port_.options().timeouts.heartbeat_ns;
-    for (uint32_t k = 0; still && !operation.tickets_open() && k < members_.machines(); ++k) {
+    if (still && operation.tickets_open()) return members_.machine;
+    for (uint32_t k = 0; still && k < members_.machines(); ++k) {
       if (k != members_.machine && cannot_answer(k) && operation.waits_for(k) != 0) return k;
     }
     return kNobody;
@@ -141,8 +144,12 @@ void Communicator::send_heartbeats() {
 }
 
 void Communicator::send_heartbeat(uint32_t machine, uint64_t padded_bytes) {
-  const Peers::Beat beat{steps_.step(),          calls_.completed_end(), steps_.missing_ranks(),
-                         calls_.missing_ranks(), not_committing(),       awaited_};
+  const Peers::Beat beat{steps_.step(),
+                         calls_.completed_end(),
+                         missing_here(/*of_step=*/true, steps_.step()),
+                         missing_here(/*of_step=*/false, calls_.completed_end()),
+                         not_committing(),
+                         awaited_};
   wire::FrameHeader header = header_for(wire::FrameType::kHeartbeat);
   header.progress = peers_.next_beat();
   send_to(machine, header, peers_.beat_for(machine, beat, fine_now_ns(), padded_bytes), kNoSlab);
@@ -235,9 +242,42 @@ Communicator::Waiting Communicator::waiting() const {
   return waiting;
 }
 
+std::optional<Communicator::LateGpu> Communicator::late_gpu(const Operation& operation) const {
+  const std::optional<AwaitedInput> awaited = operation.awaited_input();
+  if (!awaited) return {};
+  const OperationSetup& setup = operation.setup();
+  for (const LocalRank& local : members_.local) {
+    for (uint32_t arena = 0; arena < wire::kArenasMax; ++arena) {
+      if (port_.arena(local.session, arena).id != awaited->arena) continue;
+      const uint32_t tensor = setup.group->segments[awaited->segment].tensor;
+      return LateGpu{local.rank, (*setup.table)[tensor].name};
+    }
+  }
+  return {};
+}
+
+// Of the step's groups, or of the call.
+std::vector<Communicator::LateGpu> Communicator::late_gpus(bool of_step, uint64_t number) const {
+  std::vector<LateGpu> late;
+  for (const auto& operation : of_step ? steps_.operations() : calls_.operations()) {
+    if (operation->step() != number) continue;
+    if (const auto one = late_gpu(*operation)) late.push_back(*one);
+  }
+  return late;
+}
+
+// Also those that have submitted everything, whose GPUs have not done it.
+std::vector<uint32_t> Communicator::missing_here(bool of_step, uint64_t number) const {
+  std::vector<uint32_t> missing = of_step ? steps_.missing_ranks() : calls_.missing_ranks();
+  for (const LateGpu& late : late_gpus(of_step, number)) missing.push_back(late.rank);
+  std::sort(missing.begin(), missing.end());
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  return missing;
+}
+
 // As far as heartbeats have told.
 std::vector<uint32_t> Communicator::late_ranks(const Waiting& waiting) const {
-  std::vector<uint32_t> late = waiting.of_step ? steps_.missing_ranks() : calls_.missing_ranks();
+  std::vector<uint32_t> late = missing_here(waiting.of_step, waiting.number);
   peers_.add_missing(waiting.of_step, waiting.number, late);
   std::sort(late.begin(), late.end());
   return late;
@@ -253,6 +293,17 @@ void Communicator::show_late(std::vector<RankSnapshot>& ranks) const {
   for (const uint32_t rank : late_ranks(waits)) {
     if (rank < ranks.size()) ranks[rank].late_ns = waited_ns;
   }
+}
+
+// What only this machine knows of its late ranks.
+std::string Communicator::gpus_text(const Waiting& waiting) const {
+  std::string text;
+  for (const LateGpu& late : late_gpus(waiting.of_step, waiting.number)) {
+    const std::string whose = "; the GPU of rank " + std::to_string(late.rank);
+    if (text.find(whose) != std::string::npos) continue;
+    text += whose + " has not finished its gradient of tensor '" + late.tensor + "'";
+  }
+  return text;
 }
 
 // A rank that has not come is warned about by name at 5 s, 10 s, 20 s, ...; it is given up only at
@@ -275,10 +326,10 @@ void Communicator::check_late() {
   if (late.empty() && now - since < timeout_ns_) return;
   std::string names;
   for (uint32_t rank : late) names += (names.empty() ? "" : ", ") + std::to_string(rank);
-  const std::string text = members_.title() + ": " + (waits.of_step ? "step " : "call ") +
-                           std::to_string(waits.number) + " has waited " +
-                           std::to_string((now - since) / 1'000'000'000) + " s for " +
-                           (late.empty() ? std::string("the network") : "rank " + names);
+  const std::string text =
+      members_.title() + ": " + (waits.of_step ? "step " : "call ") + std::to_string(waits.number) +
+      " has waited " + std::to_string((now - since) / 1'000'000'000) + " s for " +
+      (late.empty() ? std::string("the network") : "rank " + names) + gpus_text(waits);
   if (now - since >= timeout_ns_) {
     // Who waits for a local rank's word only, with all results here, is told, too.
     if (waits.of_step && steps_.results_end() > waits.number) attempts_.give_up(waits.number);

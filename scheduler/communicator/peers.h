@@ -34,7 +34,7 @@ class Peers {
     uint32_t progress = 0;
     // Of its last heartbeat.
     uint64_t step = 0, call = 0;
-    uint32_t awaits = kNobody;  // the machine that it waits for
+    uint32_t awaits = kNobody;  // the machine that it waits for; itself: its own site
     std::vector<uint32_t> missing_step, missing_call, missing_commit;
     uint64_t beat_sent_ns = 0, beat_heard_ns = 0;  // by its clock and by ours; 0: none has come
     uint64_t rtt_ns = 0;                           // of the last echo
@@ -94,6 +94,8 @@ class Peers {
   uint64_t last_data_ns() const;  // of all
   // It has said last that it waits for a third machine itself.
   bool waits_elsewhere(uint32_t machine) const;
+  // It has said last that its own site has not answered: its GPUs are behind, or are made ready.
+  bool waits_for_itself(uint32_t machine) const { return peers_[machine].awaits == machine; }
   // Ranks elsewhere that are missing at that step or call, as far as heartbeats have told.
   void add_missing(bool of_step, uint64_t number, std::vector<uint32_t>& ranks) const;
   void add_not_committing(std::vector<uint32_t>& ranks) const;

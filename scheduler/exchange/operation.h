@@ -100,6 +100,9 @@ class Operation {
   // Of the piece that the setup asked for, once complete; nothing if its tensor is absent.
   const std::optional<uint64_t>& result_hash() const { return result_hash_; }
   bool tickets_open() const { return !asked_.empty(); }
+  std::optional<AwaitedInput> awaited_input() const {
+    return tickets_open() ? work_->awaited() : std::nullopt;
+  }
   // Nothing new is sent, but advance() can still make results of what is here.
   bool results_ready() const { return results_only_ && next_ready() != ready_.end(); }
 

@@ -84,6 +84,12 @@ class SiteEvents {
   virtual void site_answered(Ticket ticket, const SiteAnswer& answer) = 0;
 };
 
+// A rank whose gradient a job waits for although it was submitted: its GPU is behind.
+struct AwaitedInput {
+  uint32_t segment = 0;
+  ArenaId arena = kNoArena;  // of the rank
+};
+
 // One operation at a site. Destroyed when no ticket is under way.
 class SiteOperation {
  public:
@@ -97,6 +103,8 @@ class SiteOperation {
   // The step has failed. Jobs that wait for a rank's gradient, as those on a GPU may for long, and
   // those behind them are answered with CANCELLED now, the others as ever.
   virtual void give_way() {}
+  // The first that a job has waited for so far, for some time.
+  virtual std::optional<AwaitedInput> awaited() const { return {}; }
   // By segment; of all jobs that were answered. Empty unless the setup asked for norms.
   virtual const std::vector<Norms>& norms() const = 0;
   // Likewise, where the setup names strengths; measured on some of the values of each part.

@@ -135,6 +135,21 @@ class Faults(NeighbourCase):
         self.assertEqual(self.run_ranks(["arena"] * 2, "steps"), self.run_ranks(["host"] * 2, "steps"))
 
 
+@of_the_standin
+class Late(WorkerCase):
+    """A GPU that is behind with a gradient which its rank has submitted."""
+
+    CONFIG = WorkerCase.CONFIG | {"timeouts": {"late_warning_ms": 1000}}
+
+    def test_it_is_warned_about_by_its_rank_everywhere_and_by_the_tensor_where_it_is(self):
+        ranks = self.begin(["arena"] * 2, "behind=4")
+        self.assertEqual([rank.communicate(timeout=60)[1] for rank in ranks], ["", ""])
+        logs = [daemon.log() for daemon in self.daemons]
+        for log in logs:
+            self.assertRegex(log, r"step 1 has waited [12] s for rank 1\b")
+        self.assertIn("; the GPU of rank 1 has not finished its gradient of tensor 'behind'", logs[1])
+
+
 class DaemonGone(WorkerCase):
     def test_a_killed_daemon_leaves_no_rank_waiting_for_its_gpu(self):
         ranks = self.begin(["arena"] * 2, "paced")

@@ -225,6 +225,20 @@ def closing(comm, place, rank, seconds):
     source.free()
 
 
+def late(comm, place, rank, seconds):
+    """Two steps; in the second the GPU of rank 1 is that far behind when the rank submits."""
+    array = place.put(numpy.ones(5000, "float32"))
+    tensor = comm.register("behind", array)
+    comm.commit()
+    for step in range(2):
+        work = behind(place.cuda, place.stream, float(seconds)) if (step, rank) == (1, 1) else None
+        place.refill(array, numpy.ones(5000, "float32"))
+        comm.submit(step, [tensor])
+        comm.step_end(step)
+        comm.wait(step)
+        del work
+
+
 def unposted(comm, place, rank):
     """As closing, without a daemon: what the GPU is behind with cannot be handed over any more."""
     cuda, array, source = reduced_once(comm, place)
@@ -532,7 +546,7 @@ def commit_on_command(comm, place, rank):
     sys.stdin.readline()
 
 
-PARTS = {"unposted": unposted, "orphaned": orphaned, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "laps": laps, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced, "fed": fed, "again": again}
+PARTS = {"unposted": unposted, "orphaned": orphaned, "closing": closing, "captured": captured, "elsewhere": elsewhere, "threads": threads, "fresh": fresh, "revived": revived, "layers": layers, "churn": churn, "pieces": pieces, "mistakes": mistakes, "forgotten": forgotten, "commit": commit_on_command, "small": small, "laps": laps, "matrix": matrix, "timed": timed, "matrices": matrices, "sized": sized, "large": large, "types": types, "families": families, "pooled": gpu_rank.pooled, "calls": gpu_rank.calls, "steps": gpu_rank.steps, "paced": paced, "fed": fed, "behind": late, "again": again}
 
 
 def main(kind, rank, ranks, folder, job, *parts):

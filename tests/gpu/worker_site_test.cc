@@ -333,6 +333,27 @@ TEST_F(WorkerSites, AnArenaThatGoesKeepsNobodyWaitingForATrainer) {
   EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
 }
 
+// Two parts of it, and another operation whose word is there.
+TEST_F(WorkerSites, WhatAJobIsHeldForIsKnownByItsSegmentAndArenaUntilItIsThere) {
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(3));
+  std::atomic<bool> open{false};
+  const CUstream trainer = trainer_behind(open);
+  const auto waiting = begin(*there_, *staged_, 0, 1), free = begin(*there_, *staged_, 1);
+  const Ticket first = ask_encode(*waiting), behind = ask_hash(*waiting), other = ask_encode(*free);
+  EXPECT_FALSE(waiting->work->awaited().has_value());
+  EXPECT_TRUE(wait_until([&] { return waiting->work->awaited().has_value(); }));
+  EXPECT_EQ(waiting->work->awaited()->segment, 0u);
+  EXPECT_EQ(waiting->work->awaited()->arena, device_arena_);
+  EXPECT_TRUE(wait_until([&] { return answers_.count(other) > 0; }));
+  EXPECT_FALSE(free->work->awaited().has_value());
+  EXPECT_EQ(answers_.count(first) + answers_.count(behind), 0u);
+  open = true;
+  EXPECT_TRUE(wait_until([&] { return answers_.count(first) > 0; }));
+  EXPECT_FALSE(waiting->work->awaited().has_value());
+  EXPECT_TRUE(wait_until([&] { return answers_.count(behind) > 0; }));
+  EXPECT_CU(cu_->cuStreamSynchronize(trainer));  // it looks at `open`
+}
+
 // Its operation has failed, and the GPU of a trainer that lives is far behind.
 TEST_F(WorkerSites, WhatEndsIsAnsweredAlthoughItWaitsForATrainer) {
   ASSERT_NO_FATAL_FAILURE(reserve_staged(2));

@@ -180,6 +180,77 @@ TEST(LateSite, IsNotBlamedOnItsPeer) {
   }
 }
 
+// It has sent something of the group, and then its site takes longer than any network may.
+TEST(LateSite, IsNotStalledBehindAFrameThatItHasSent) {
+  for (const uint32_t late_one : {0u, 1u}) {
+    ClusterOptions options;
+    options.policy.collective = scheduler::CollectiveWish::kScatter;
+    options.site = [late_one](uint32_t machine) {
+      return SlowSiteOptions{.takes_ns = [=](const auto&, const scheduler::SiteJob& job) {
+        const bool late = machine == late_one && job.kind == scheduler::SiteJobKind::kReduce;
+        return late ? 100 * kSecond : 0;
+      }};
+    };
+    World world({1, 1, 1}, options);
+    submit_step(world.cluster, world.tensors, 0);
+    ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(0); }, 500 * kSecond));
+    for (const uint32_t rank : {0u, 1u, 2u}) {
+      EXPECT_EQ(world.step_status(rank, 0), StatusCode::kOK) << world.step_text(rank, 0);
+    }
+  }
+}
+
+// The rank has submitted everything, and its GPU never does what it was told.
+class LateGpu : public ::testing::Test {
+ protected:
+  static ClusterOptions options() {
+    ClusterOptions options;
+    options.timeout_ms = 60'000;
+    options.site = [](uint32_t machine) {
+      SlowSiteOptions site = machine == 1 ? late(1000 * kSecond) : SlowSiteOptions{};
+      site.waits_for_ranks = machine == 1;
+      return site;
+    };
+    return options;
+  }
+  static int times_said(const Cluster& cluster, const std::string& text) {
+    return static_cast<int>(std::ranges::count_if(cluster.events(), [&](const std::string& event) {
+      return event.find(text) != std::string::npos;
+    }));
+  }
+};
+
+TEST_F(LateGpu, IsWarnedOfByItsRankEverywhereAndByTheTensorWhereItIs) {
+  World world({1, 1, 1}, options());
+  submit_step(world.cluster, world.tensors, 0);
+  world.cluster.run_for(7 * kSecond);
+  EXPECT_EQ(times_said(world.cluster, "step 0 has waited 5 s for rank 1"), 3);
+  EXPECT_EQ(times_said(world.cluster,
+                       "5 s for rank 1; the GPU of rank 1 has not finished its "
+                       "gradient of tensor '"),
+            1);
+}
+
+TEST_F(LateGpu, OfACallIsWarnedOfAsWell) {
+  World world({1, 1}, options());
+  for (const uint32_t rank : {0u, 1u}) {
+    ASSERT_TRUE(world.cluster.call(rank, 0, DType::kF32, ReduceOp::kSum, 1000, 0).ok());
+  }
+  world.cluster.run_for(7 * kSecond);
+  EXPECT_EQ(times_said(world.cluster, "call 0 has waited 5 s for rank 1"), 2);
+}
+
+TEST_F(LateGpu, IsGivenUpByNameAtTheTimeOut) {
+  World world({1, 1}, options());
+  submit_step(world.cluster, world.tensors, 0);
+  ASSERT_TRUE(world.cluster.run_until([&] { return world.cluster.all_ended(0); }, 100 * kSecond));
+  for (const uint32_t rank : {0u, 1u}) {
+    EXPECT_EQ(world.step_status(rank, 0), StatusCode::kTIMED_OUT);
+    EXPECT_NE(world.step_text(rank, 0).find("60 s for rank 1"), std::string::npos)
+        << world.step_text(rank, 0);
+  }
+}
+
 TEST(LateSite, KeepsTheMemoryOfARankThatDied) {
   World world({1, 2}, with_late_machine(kLongNs));
   submit_step(world.cluster, world.tensors, 0);

@@ -26,6 +26,7 @@ class SlowSite::Work final : public SiteOperation {
   void give_way() override {
     if (site_.options_.waits_for_ranks) site_.give_way(*this);
   }
+  std::optional<AwaitedInput> awaited() const override { return site_.awaited(*this); }
   const std::vector<Norms>& norms() const override { return host->norms(); }
   const std::vector<LossSample>& losses() const override { return host->losses(); }
 
@@ -81,15 +82,33 @@ void SlowSite::hurry(const Work& work) {
   }
 }
 
-// The first that reads what a rank has submitted, for the first time, and what was asked after it.
-void SlowSite::give_way(const Work& work) {
-  constexpr Ticket kNone = std::numeric_limits<Ticket>::max();
-  Ticket first = kNone;
+// The first that reads what a rank has submitted, for the first time.
+const SlowSite::Waiting* SlowSite::first_reading(const Work& work) const {
+  const Waiting* first = nullptr;
   for (const auto& [due, waiting] : waiting_) {
     const bool reads =
         waiting.job.kind == SiteJobKind::kEncode || waiting.job.kind == SiteJobKind::kLocalReduce;
-    if (waiting.work == &work && reads) first = std::min(first, waiting.ticket);
+    if (waiting.work != &work || !reads) continue;
+    if (first == nullptr || waiting.ticket < first->ticket) first = &waiting;
   }
+  return first;
+}
+
+// In the first segment that it reads.
+std::optional<AwaitedInput> SlowSite::awaited(const Work& work) const {
+  const Waiting* const first = options_.waits_for_ranks ? first_reading(work) : nullptr;
+  if (first == nullptr) return {};
+  for (const Slice& slice : work.setup.layout->slices(work.setup.layout->part(first->job.part))) {
+    const std::vector<Place>& inputs = work.setup.segments[slice.segment].inputs;
+    if (!inputs.empty()) return AwaitedInput{slice.segment, inputs.front().arena};
+  }
+  return {};
+}
+
+// That one, and what was asked after it.
+void SlowSite::give_way(const Work& work) {
+  const Waiting* const reading = first_reading(work);
+  const Ticket first = reading == nullptr ? std::numeric_limits<Ticket>::max() : reading->ticket;
   std::vector<Waiting> cancelled;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     const bool behind = it->second.work == &work && it->second.ticket >= first;

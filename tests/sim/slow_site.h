@@ -51,6 +51,8 @@ class SlowSite final : public scheduler::Site {
   };
   void take(Work& work, scheduler::Ticket ticket, const scheduler::SiteJob& job);
   scheduler::SiteAnswer run(Waiting& waiting);
+  const Waiting* first_reading(const Work& work) const;
+  std::optional<scheduler::AwaitedInput> awaited(const Work& work) const;
   void hurry(const Work& work);
   void give_way(const Work& work);
 
