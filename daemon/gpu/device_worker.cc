@@ -232,6 +232,8 @@ void DeviceWorker::handle(const WorkerPacket& packet, std::vector<UniqueFd>& fds
     case PacketKind::kReserveWork:
       return answer(packet.request,
                     runner_->look_at(runner_->reserve_work(packet.number, packet.bytes)));
+    case PacketKind::kLoadKernels:
+      return answer(packet.request, runner_->look_at(lane_->load(packet.spec, DType::kF32)));
     case PacketKind::kHello:
     case PacketKind::kAnswered:
       break;

@@ -144,6 +144,7 @@ enum class PacketKind : uint32_t {
   kMakeResidual,  // zero, two slots
   kDropResidual,
   kReserveWork,  // of sparse codecs, for jobs of up to so many buckets
+  kLoadKernels,  // of a codec
 };
 // Answered to kHello, bits: MPS serves; streams write no words to say what is done.
 constexpr uint64_t kMpsServes = 1, kAsksEvents = 2;
@@ -162,7 +163,8 @@ struct WorkerPacket {
   uint64_t offset = 0;      // ipc: of the memory in its allocation
   uint64_t pattern_at = 0;  // in the arena
   wire::MemoryHandle handle{};
-  char text[472] = {};  // Answered: the status' message; to kHello, if well: the driver's version
+  CodecSpec spec{};     // kLoadKernels
+  char text[456] = {};  // Answered: the status' message; to kHello, if well: the driver's version
 };
 
 }  // namespace cgx::daemon::gpu

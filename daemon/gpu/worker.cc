@@ -424,6 +424,12 @@ Status Worker::reserve_work(uint32_t buckets, uint64_t bytes) {
   return ask(packet, {}, kPlannersPatience).status();
 }
 
+Status Worker::load_kernels(const CodecSpec& spec) {
+  WorkerPacket packet{.kind = PacketKind::kLoadKernels};
+  packet.spec = spec;
+  return ask(packet, {}, kPlannersPatience).status();
+}
+
 // A driver pins fresh pages at some GB a second.
 Result<uint32_t> Worker::add_staging(uint64_t bytes, int fd) {
   constexpr uint64_t kPinnedInMs = 256 << 10;

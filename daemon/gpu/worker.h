@@ -1,7 +1,7 @@
 // cgxd's end of a worker: the process cgxd-gpu of one (job, GPU), what is said to it, and the
 // staging memory that both have.
 //
-// Thread rule: start(), add_arena(), close_arena(), make_residual(), reserve_work()
+// Thread rule: start(), add_arena(), close_arena(), make_residual(), reserve_work(), load_kernels()
 // and add_staging() wait for the worker and are called on users' and planners' threads, the last
 // three for a second or so at most, on a thread where no other plan waits; the rings are the data
 // thread's; everything else may be called from anywhere and waits for nobody. The process ends with
@@ -92,6 +92,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void drop_residual(uint32_t number);
   // Of sparse codecs, before a plan whose jobs have up to so many buckets runs.
   Status reserve_work(uint32_t buckets, uint64_t bytes);
+  Status load_kernels(const CodecSpec& spec);
   Result<uint32_t> add_staging(uint64_t bytes, int fd);  // its number
   void drop_staging(uint32_t number);
   // Packets that found no room yet go out. False: some still wait, and no job may go before them.

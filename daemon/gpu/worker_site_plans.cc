@@ -1,6 +1,29 @@
 // WorkerSite, before a plan runs: what of it a worker takes, and what is made there for it.
+#include <algorithm>
+
 #include "daemon/gpu/worker_site.h"
 namespace cgx::daemon::gpu {
+namespace {
+
+// One of each row; the raw one's kernels are there since the worker has begun.
+std::vector<CodecSpec> codecs_of(const scheduler::Plan& plan) {
+  std::vector<CodecSpec> codecs;
+  const auto add = [&](const CodecSpec& spec) {
+    const bool known = std::any_of(codecs.begin(), codecs.end(), [&](const CodecSpec& each) {
+      return each.codec == spec.codec && each.bits == spec.bits;
+    });
+    if (spec.codec != 0 && !known) codecs.push_back(spec);
+  };
+  for (const scheduler::Group& group : plan.groups) {
+    for (const scheduler::Segment& segment : group.segments) {
+      add(segment.spec);
+      add(segment.codec(/*in_rack=*/true));
+    }
+  }
+  return codecs;
+}
+
+}  // namespace
 
 scheduler::SitePreparer WorkerSite::preparer() const {
   return [worker = worker_, slabs = slabs_](const scheduler::PlanFacts& facts) -> Status {
@@ -9,6 +32,10 @@ scheduler::SitePreparer WorkerSite::preparer() const {
     if (needs.sparse_buckets > 0 && !alone) {
       CGX_RETURN_IF_ERROR(
           worker->reserve_work(static_cast<uint32_t>(needs.sparse_buckets), needs.sparse_bytes));
+    }
+    // To load kernels a driver waits for all streams, and may compile them first: not in a step.
+    for (const CodecSpec& each : alone ? std::vector<CodecSpec>() : codecs_of(facts.plan)) {
+      CGX_RETURN_IF_ERROR(worker->load_kernels(each));
     }
     CGX_ASSIGN_OR_RETURN(facts.made->frames,
                          scheduler::SlabStore::promise(slabs, facts.slabs.sum()));

@@ -170,5 +170,22 @@ TEST_F(WorkerPlans, StagingMemoryThatGoesIsUnpinned) {
   EXPECT_TRUE(answer.status.ok()) << answer.status.to_string();
 }
 
+// A driver waits for all streams to load them, and may compile them first.
+TEST_F(WorkerPlans, KernelsOfAPlanAreLoadedBeforeItRuns) {
+  if (std::getenv("CGX_STANDIN") == nullptr) GTEST_SKIP() << "a real driver loads them";
+  for (const auto& [codec, family] :
+       {std::pair{"maxmin:4", "maxmin"}, std::pair{"signsgd", "sign"}, std::pair{"int8", "symm"}}) {
+    const Status status = prepare(start_with(" fail=cuModuleLoadData:2=209"), facts_of(codec));
+    EXPECT_NE(status.message().find(std::string("loading the kernels of ") + family),
+              std::string::npos)
+        << status.to_string();
+    const Status none_besides =
+        prepare(start_with(" fail=cuModuleLoadData:3=209"), facts_of(codec));
+    EXPECT_TRUE(none_besides.ok()) << none_besides.to_string();
+  }
+  const Status raw = prepare(start_with(" fail=cuModuleLoadData:2=209"), facts_of("fp32"));
+  EXPECT_TRUE(raw.ok()) << raw.to_string();
+}
+
 }  // namespace
 }  // namespace cgx::daemon::gpu
