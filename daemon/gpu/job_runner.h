@@ -24,8 +24,6 @@
 
 namespace cgx::daemon::gpu {
 
-constexpr uint64_t kTableBytes = 16 << 20;  // of launches
-
 struct Answer {
   AnswerHead head;
   std::vector<Measured> measured;

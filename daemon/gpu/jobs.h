@@ -25,6 +25,7 @@ namespace cgx::daemon::gpu {
 constexpr uint32_t kWorkerForm = 8;          // of everything in this file
 constexpr uint32_t kStreams = 4;             // of a worker; an operation's jobs run on one of them
 constexpr uint64_t kScratchBytes = 8 << 20;  // of a stream, on the device
+constexpr uint64_t kTableBytes = 16 << 20;   // of launches
 
 // Of all slices of a job together, in which losses are measured; other slices are not.
 constexpr uint64_t kLossPiecesMax = 2048, kLossValuesMax = 512 << 10;

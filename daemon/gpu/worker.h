@@ -3,7 +3,7 @@
 //
 // Thread rule: start(), add_arena(), close_arena(), make_residual(), reserve_work(), load_kernels()
 // and add_staging() wait for the worker and are called on users' and planners' threads, the last
-// three for a second or so at most, on a thread where no other plan waits; the rings are the data
+// four for a second or so at most, on a thread where no other plan waits; the rings are the data
 // thread's; everything else may be called from anywhere and waits for nobody. The process ends with
 // the last reference.
 #pragma once

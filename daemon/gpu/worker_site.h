@@ -42,6 +42,7 @@ class WorkerSite final : public scheduler::Site {
   scheduler::SitePreparer preparer() const override;
   bool residuals_elsewhere() const override { return true; }
   Status takes(const CodecSpec& spec, DType dtype) const override;
+  Status fits(const scheduler::JobLists& lists) const override;
   uint64_t scratch_bytes() const override { return kScratchBytes; }
   int poll(scheduler::SiteEvents& events, uint64_t now_ns) override;
   uint64_t next_answer_ns() const override;

@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "daemon/gpu/worker_site.h"
+#include "kernels/cuda/cuda_lane.h"
+
 namespace cgx::daemon::gpu {
 namespace {
 
@@ -50,6 +52,28 @@ Status WorkerSite::takes(const CodecSpec& spec, DType dtype) const {
   return {StatusCode::kUNIMPLEMENTED, std::string(dtype_name(dtype)) + " with " +
                                           kernels::to_string(spec) +
                                           " has no kernels for tensors that a GPU worker reduces"};
+}
+
+// As one job lists all of them (worker_site.cc), and as the worker makes tables of them
+// (job_runner.cc), where each contribution may come with a rack's codec.
+Status WorkerSite::fits(const scheduler::JobLists& lists) const {
+  constexpr uint64_t kStrengthsMax = 64;
+  const uint64_t message =
+      sizeof(JobHead) + kStrengthsMax * sizeof(CodecSpec) +
+      lists.slices * (sizeof(SliceHead) + 2 * lists.ranks * sizeof(DevicePlace) +
+                      lists.contributions * sizeof(Staged));
+  constexpr uint64_t kLine = 16;
+  constexpr uint64_t kOfContribution = sizeof(kernels::Contribution) + 2 * kLine +
+                                       sizeof(kernels::cuda::Segment<kernels::DecodeJob>) + kLine;
+  const uint64_t tables = lists.slices * (sizeof(kernels::cuda::Segment<kernels::ReduceJob>) +
+                                          kLine + 2 * (lists.ranks * sizeof(void*) + kLine) +
+                                          lists.contributions * kOfContribution);
+  if (message <= worker_->jobs().longest() && tables <= kTableBytes) return {};
+  return resource_exhausted("a part of " + std::to_string(lists.slices) + " tensors takes " +
+                            std::to_string(message) + " bytes of places and up to " +
+                            std::to_string(tables) + " of tables, a GPU's worker has room for " +
+                            std::to_string(worker_->jobs().longest()) + " and " +
+                            std::to_string(kTableBytes));
 }
 
 }  // namespace cgx::daemon::gpu

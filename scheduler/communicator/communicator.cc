@@ -269,6 +269,9 @@ Status Communicator::check_site_takes(const PlanFacts& facts) const {
       return {taken.code(), "tensor '" + tensor.name + "': " + taken.message()};
     }
   }
+  CGX_RETURN_IF_ERROR(site.fits(JobLists{.slices = facts.needs.slices,
+                                         .ranks = members_.local_count(),
+                                         .contributions = facts.plan.machines}));
   if (facts.needs.decoded_bytes <= site.scratch_bytes()) return {};
   return resource_exhausted("what comes from a rack takes " +
                             std::to_string(facts.needs.decoded_bytes) +

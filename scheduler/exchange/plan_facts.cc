@@ -21,6 +21,7 @@ SlabCounts slabs_for(const FrameNeeds& each, uint32_t operations, uint32_t machi
 }
 
 void JobNeeds::cover(const JobNeeds& other) {
+  slices = std::max(slices, other.slices);
   decoded_bytes = std::max(decoded_bytes, other.decoded_bytes);
   decoded_slice_bytes = std::max(decoded_slice_bytes, other.decoded_slice_bytes);
   sparse_buckets = std::max(sparse_buckets, other.sparse_buckets);
@@ -34,6 +35,7 @@ JobNeeds job_needs(const Group& group, const GroupLayout& layout, uint32_t machi
     uint64_t staged = 0;
     for (const Slice& slice : layout.slices(layout.part(part))) {
       const Segment& segment = group.segments[slice.segment];
+      ++needs.slices;
       if (segment.rack_spec) {
         const uint64_t each = align_range(slice.elements * sizeof(float));
         const uint64_t of_rack = (group.way.rack_machines - 1) * each;

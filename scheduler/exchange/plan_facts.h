@@ -64,6 +64,7 @@ Renumbering renumber(std::shared_ptr<const TensorTable> before, const TensorTabl
 
 // What a job needs beside its frames, at most.
 struct JobNeeds {
+  uint64_t slices = 0;  // of a part
   // Values that came with a lossy codec of racks, decoded before they are added: of a whole part,
   // each range from the start of a line on.
   uint64_t decoded_bytes = 0;

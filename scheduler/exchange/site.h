@@ -70,6 +70,11 @@ struct SiteJob {
   uint64_t first = 0, count = 0;                // keep: elements, hash: bytes
 };
 
+// How long a job's lists are: of each slice so many ranks' places and contributions.
+struct JobLists {
+  uint64_t slices = 0, ranks = 0, contributions = 0;
+};
+
 struct SiteAnswer {
   Status status;
   uint32_t bytes = 0;  // encode, reduce: of the ranges written
@@ -143,6 +148,11 @@ class Site {
   // UNIMPLEMENTED, by name, for what no job of this site may be about.
   virtual Status takes(const CodecSpec& spec, DType dtype) const {
     (void)spec, (void)dtype;
+    return {};
+  }
+  // RESOURCE_EXHAUSTED, by name, for lists that are longer than it takes at once.
+  virtual Status fits(const JobLists& lists) const {
+    (void)lists;
     return {};
   }
   // Of values that a job decodes before it adds them, at most; each range begins a line of 64.

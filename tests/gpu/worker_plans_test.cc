@@ -187,5 +187,32 @@ TEST_F(WorkerPlans, KernelsOfAPlanAreLoadedBeforeItRuns) {
   EXPECT_TRUE(raw.ok()) << raw.to_string();
 }
 
+// Of one part, with so many ranks: it says so before the plan runs, or does it.
+TEST_F(WorkerPlans, AJobThatIsTooMuchAtOnceIsRefusedBeforeTheStep) {
+  ASSERT_NO_FATAL_FAILURE(reserve_staged(8));
+  constexpr uint32_t kTensors = 8000;
+  int refused = 0, done = 0;
+  for (const uint32_t ranks : {1u, 4u, 6u, 7u, 8u, 9u, 10u, 12u, 16u}) {
+    const auto play = begin(kTensors, ranks);
+    const uint32_t part = play->layout.shard(1).first;
+    const JobNeeds needs = job_needs(play->group, play->layout, 2);
+    EXPECT_GE(needs.slices, play->layout.slices(play->layout.part(part)).size());
+    const Status taken = there_->fits(JobLists{needs.slices, ranks, 2});
+    const SiteAnswer answer = ask_reduce(*play);
+    if (taken.ok()) {
+      EXPECT_TRUE(answer.status.ok()) << ranks << " ranks: " << answer.status.to_string();
+    } else {
+      EXPECT_EQ(taken.code(), StatusCode::kRESOURCE_EXHAUSTED);
+      EXPECT_NE(taken.message().find(" bytes of places"), std::string::npos) << taken.to_string();
+    }
+    ++(taken.ok() ? done : refused);
+    const bool too_much = answer.status.code() == StatusCode::kRESOURCE_EXHAUSTED;
+    EXPECT_TRUE(too_much || ranks < 16) << "then the rest of this has shown nothing";
+    staged_->release(play->into);
+  }
+  EXPECT_GT(done, 0);
+  EXPECT_GT(refused, 0);
+}
+
 }  // namespace
 }  // namespace cgx::daemon::gpu
