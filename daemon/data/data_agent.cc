@@ -166,9 +166,7 @@ int DataAgent::take_messages() {
   int work = 0;
   uint64_t took = 0;
   const auto take = [&](Message message) { took += handle(std::move(message)); };
-  while (work < kMessagesPerRound && took < MessageShare::kRoundNs && mailbox_.drain(1, take) > 0) {
-    ++work;
-  }
+  while (work < kMessagesPerRound && messages_.room(took) && mailbox_.drain(1, take) > 0) ++work;
   if (work > 0) messages_.took(now_ns_ + took, took);
   return work;
 }

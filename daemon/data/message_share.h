@@ -16,6 +16,7 @@ class MessageShare {
   static constexpr uint64_t kPauseMostNs = 500'000'000;
 
   bool paused(uint64_t now_ns) const { return now_ns < next_ns_; }
+  bool room(uint64_t took_ns) const { return took_ns < kRoundNs; }  // for one more in the round
   uint64_t next_ns() const { return next_ns_; }
 
   // The messages of a round have ended and took so long.
