@@ -3,6 +3,7 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace cgx::scheduler {
@@ -11,6 +12,10 @@ namespace {
 constexpr CodecSpec kMaxMin{.codec = 3, .bits = 4, .bucket = 512};
 constexpr CodecSpec kFeedback{.codec = 3, .bits = 4, .flags = CodecSpec::kFeedback, .bucket = 512};
 constexpr uint64_t kSecond = 1'000'000'000;
+
+CodecSpec topk(float amount) {
+  return {.codec = 12, .flags = CodecSpec::kFeedback, .bucket = kSparseBucket, .amount = amount};
+}
 
 float gradient(uint64_t i) {
   return static_cast<float>(static_cast<int64_t>(i * 2654435761u % 8191) - 4095) / 64.0f;
@@ -89,6 +94,30 @@ SlabId SiteConformance::slab() {
 std::vector<std::byte> SiteConformance::written(SlabId slab, const SiteAnswer& answer) const {
   const auto bytes = slabs_->bytes(slab).first(answer.bytes);
   return {bytes.begin(), bytes.end()};
+}
+
+void SiteConformance::set_gradient(const std::function<float(uint64_t)>& value) {
+  for (uint64_t i = 0; i < kElements; ++i) values_[i] = value(i);
+}
+
+std::vector<LossSample> SiteConformance::losses_of(const OperationSetup& about) {
+  const auto work = site_->begin(about);
+  for (const Ticket ticket : ask_for_all(*work, about)) {
+    EXPECT_TRUE(wait_for(ticket, 60 * kSecond));
+    EXPECT_TRUE(answers_[ticket].status.ok()) << answers_[ticket].status.to_string();
+  }
+  return work->losses();
+}
+
+uint64_t SiteConformance::elements_of(const OperationSetup& about, uint32_t machine) {
+  const PartRange parts = about.layout->shard(machine);
+  uint64_t elements = 0;
+  for (uint32_t part = parts.first; part < parts.end(); ++part) {
+    for (const Slice& slice : about.layout->slices(about.layout->part(part))) {
+      elements += slice.elements;
+    }
+  }
+  return elements;
 }
 
 TEST_P(SiteConformance, AnswersEachTicketOnceAndNeverFromInsideAsk) {
@@ -275,6 +304,47 @@ TEST_P(SiteConformance, MeasuresNormsOnlyWhenAsked) {
   ASSERT_EQ(measured->norms().size(), 1u);
   EXPECT_GT(measured->norms()[0].intended_sq, measured->norms()[0].sent_sq * 0.9);
   EXPECT_GT(measured->norms()[0].sent_sq, 0);
+}
+
+// Of every four values one is 6 and three are 2, so a quarter sends all but the latter. In the next
+// step these come back at half their size, and are 3 in all.
+TEST_P(SiteConformance, MeasuresWhatStrengthsLoseAndWhatResidualsAdd) {
+  if (!site_->reads_frames()) GTEST_SKIP() << "it computes nothing";
+  set_gradient([](uint64_t i) { return (i % 4 == 0 ? 6.0f : 2.0f) * (i % 8 < 4 ? 1.0f : -1.0f); });
+  const auto residual = site_->residual_maker()(kElements).value();
+  OperationSetup about = setup(topk(0.25f), residual.get());
+  EXPECT_TRUE(losses_of(about).empty()) << "nobody has asked";
+  about.segments[0].confirmed = 1;
+  about.segments[0].residual_scale = 0.5f;
+  about.strengths = std::make_shared<const std::vector<CodecSpec>>(
+      std::vector<CodecSpec>{topk(0.25f), topk(0.125f)});
+  EXPECT_EQ(losses_of(about).at(0).values, 0) << "of this tensor nobody has asked";
+  about.segments[0].measured = true;
+  const LossSample loss = losses_of(about).at(0);
+  const double fours = static_cast<double>(elements_of(about, 1)) / 4, most = 1e-4 * fours;
+  EXPECT_EQ(loss.values, 4 * fours);
+  EXPECT_EQ(loss.nonfinite, 0);
+  EXPECT_NEAR(loss.gradient, (36 + 3 * 4) * fours, most);
+  EXPECT_NEAR(loss.residual, 3 * fours, most);
+  EXPECT_NEAR(loss.intended, (36 + 3 * 9) * fours, most);
+  EXPECT_NEAR(loss.lost[0], 3 * 9 * fours, most);
+  EXPECT_NEAR(loss.lost[1], (36 / 2 + 3 * 9) * fours, most);
+}
+
+// One of the eight pieces of a part that are looked at has a value that is no number.
+TEST_P(SiteConformance, CountsValuesThatAreNotFiniteApart) {
+  if (!site_->reads_frames()) GTEST_SKIP() << "it computes nothing";
+  OperationSetup about = setup(kMaxMin);
+  about.strengths = std::make_shared<const std::vector<CodecSpec>>(std::vector<CodecSpec>{kMaxMin});
+  about.segments[0].measured = true;
+  const Slice& slice = about.layout->slices(about.layout->part(theirs())).front();
+  set_gradient([&](uint64_t i) { return i == slice.first_element ? NAN : 2.0f; });
+  const LossSample loss = losses_of(about).at(0);
+  const auto all = static_cast<double>(elements_of(about, 1));
+  const double wrong = static_cast<double>(slice.elements) / 8;
+  EXPECT_NEAR(loss.nonfinite, wrong, 1e-6 * all);
+  EXPECT_NEAR(loss.values, all - wrong, 1e-6 * all);
+  EXPECT_NEAR(loss.intended, 4 * (all - wrong), 1e-4 * all);
 }
 
 }  // namespace cgx::scheduler

@@ -50,6 +50,10 @@ class SiteConformance : public ::testing::TestWithParam<SiteRig>, public SiteEve
     return layouts_.back()->shard(1).first;
   }  // a part of the other's shard
   std::vector<std::byte> written(SlabId slab, const SiteAnswer& answer) const;
+  void set_gradient(const std::function<float(uint64_t)>& value);  // by element
+  // What is measured while the other machine's shard is encoded.
+  std::vector<LossSample> losses_of(const OperationSetup& about);
+  static uint64_t elements_of(const OperationSetup& about, uint32_t machine);  // its shard
 
   uint64_t now_ns_ = 1'000;
   bool asking_ = false;
