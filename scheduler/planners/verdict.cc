@@ -1,6 +1,8 @@
 #include "scheduler/planners/verdict.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace cgx::scheduler {
 namespace {
@@ -8,11 +10,14 @@ namespace {
 constexpr double kClearly = 0.9;  // of the other's step: two pairs of it are enough
 constexpr double kClearlyNot = 1.05;
 constexpr double kWorthIt = 0.98;
-constexpr uint32_t kFewPairs = 2, kPairsToTell = 4;
+constexpr uint32_t kFewPairs = 2, kPairsToTell = 4, kPairsToOneThatDiffers = 5;
 // Every step of one block took so many times what each of the other took: one pair is enough, if
 // its blocks have so many steps that count.
 constexpr double kPlainly = 1.5;
 constexpr size_t kStepsToTell = 3;
+// So many standard deviations more steps are won than chance gives: of equal plans whose steps are
+// spread by 5 %, about one in twenty is kept at most.
+constexpr double kDeviations = 1.74;
 
 }  // namespace
 
@@ -38,30 +43,41 @@ void TrialScore::add(uint64_t step, double period_ns) {
 
 void TrialScore::close_block() {
   if (block_ == UINT64_MAX) return;
-  Block closed;
-  if (!periods_.empty()) {
-    const auto [least, most] = std::minmax_element(periods_.begin(), periods_.end());
-    closed = {median_of(periods_), *least, *most};
-    if (periods_.size() < kStepsToTell) closed.least = closed.most = 0;
-  }
-  (trial_.tries(block_ * trial_.block) ? tried_ : other_) = closed;
-  periods_.clear();
+  (trial_.tries(block_ * trial_.block) ? tried_ : other_) = std::exchange(periods_, {});
   if (block_ % 2 == 1) {
-    close_pair();
-    tried_ = other_ = {};
+    if (!tried_.empty() && !other_.empty()) close_pair();
+    tried_.clear();
+    other_.clear();
   }
   block_ = UINT64_MAX;
 }
 
 void TrialScore::close_pair() {
-  if (tried_.median == 0 || other_.median == 0) return;
-  tried_all_.push_back(tried_.median);
-  ratios_.push_back(tried_.median / other_.median);
-  if (tried_.least == 0 || other_.least == 0) return;
-  all_faster_ += tried_.most < other_.least;
-  none_faster_ += tried_.least > kWorthIt * other_.most;
-  if (kPlainly * tried_.most < other_.least) plain_ = Verdict::kFaster;
-  if (kPlainly * other_.most < tried_.least) plain_ = Verdict::kNotFaster;
+  const double tried_ns = median_of(tried_);
+  tried_all_.push_back(tried_ns);
+  ratios_.push_back(tried_ns / median_of(other_));
+  count_wins();
+  if (std::min(tried_.size(), other_.size()) < kStepsToTell) return;
+  const auto [tried_least, tried_most] = std::minmax_element(tried_.begin(), tried_.end());
+  const auto [other_least, other_most] = std::minmax_element(other_.begin(), other_.end());
+  all_faster_ += *tried_most < *other_least;
+  none_faster_ += *tried_least > kWorthIt * *other_most;
+  if (kPlainly * *tried_most < *other_least) plain_ = Verdict::kFaster;
+  if (kPlainly * *other_most < *tried_least) plain_ = Verdict::kNotFaster;
+}
+
+// Each step of the tried block against each of the other (Wilcoxon, Mann and Whitney): of equal
+// plans half are won, with a variance that depends on how many steps there are alone.
+void TrialScore::count_wins() {
+  for (const double tried : tried_) {
+    for (const double other : other_) wins_ += tried < other ? 0.5 : tried > other ? -0.5 : 0;
+  }
+  const auto m = static_cast<double>(tried_.size()), n = static_cast<double>(other_.size());
+  variance_ += m * n * (m + n + 1) / 12;
+}
+
+bool TrialScore::beyond_chance() const {
+  return wins_ >= kDeviations * std::sqrt(variance_);
 }
 
 double TrialScore::tried_ns() const {
@@ -78,22 +94,23 @@ TrialScore::Verdict TrialScore::verdict_beside_others() const {
       std::all_of(ratios_.begin(), ratios_.end(), [](double ratio) { return ratio < 1; });
   if (!agreed) return Verdict::kNotFaster;
   if (pairs() < trial_.pairs) return Verdict::kOpen;
-  return ratio() <= kWorthIt ? Verdict::kFaster : Verdict::kNotFaster;
+  return ratio() <= kWorthIt && beyond_chance() ? Verdict::kFaster : Verdict::kNotFaster;
 }
 
 // One pair tells what is plain, two what is clear or the same in every step; what is close wants
-// more, of which all but one in four agree.
+// more, of which all but one in five agree. Nothing is faster that chance explains.
 TrialScore::Verdict TrialScore::verdict() const {
   if (shared_) return verdict_beside_others();
   if (pairs() < kFewPairs) return plain_;
   const auto [least, most] = std::minmax_element(ratios_.begin(), ratios_.end());
-  if (*most <= kClearly) return Verdict::kFaster;
+  if (*most <= kClearly && beyond_chance()) return Verdict::kFaster;
   if (*least >= kClearlyNot || none_faster_ == pairs()) return Verdict::kNotFaster;
   if (*most <= kWorthIt && all_faster_ == pairs()) return Verdict::kFaster;
   if (pairs() < std::min(kPairsToTell, trial_.pairs)) return Verdict::kOpen;
   const auto faster = std::count_if(ratios_.begin(), ratios_.end(), [](double r) { return r < 1; });
-  const bool most_agree = 4 * static_cast<uint32_t>(faster) >= 3 * pairs();
-  if (most_agree && ratio() <= kWorthIt) return Verdict::kFaster;
+  const bool most_agree =
+      pairs() - static_cast<uint32_t>(faster) <= pairs() / kPairsToOneThatDiffers;
+  if (most_agree && ratio() <= kWorthIt && beyond_chance()) return Verdict::kFaster;
   return ratio() >= 1 || pairs() >= trial_.pairs ? Verdict::kNotFaster : Verdict::kOpen;
 }
 

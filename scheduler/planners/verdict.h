@@ -34,21 +34,21 @@ class TrialScore {
  private:
   void close_block();
   void close_pair();
+  void count_wins();
+  bool beyond_chance() const;
   Verdict verdict_beside_others() const;
 
   Trial trial_;
   uint64_t first_step_ = 0;
   bool shared_ = false;
-  uint64_t block_ = UINT64_MAX;  // that is being read
-  std::vector<double> periods_;  // of it
-  struct Block {
-    double median = 0, least = 0, most = 0;  // 0: none yet
-  };
-  Block tried_, other_;  // of the open pair
+  uint64_t block_ = UINT64_MAX;        // that is being read
+  std::vector<double> periods_;        // of it
+  std::vector<double> tried_, other_;  // likewise, of the blocks of the open pair
   std::vector<double> tried_all_, ratios_;
   // Pairs of which all steps of the tried block took less than each of the other; of which none
   // took so much less than any of the other that it is worth a switch.
   uint32_t all_faster_ = 0, none_faster_ = 0;
+  double wins_ = 0, variance_ = 0;  // steps that won, beyond what chance gives
   Verdict plain_ = Verdict::kOpen;  // a pair says that needs no second one
 };
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
+#include <random>
 
 namespace cgx::scheduler {
 namespace {
@@ -132,6 +134,44 @@ TEST(TrialScore, WantsAllPairsToAgreeWhereThereAreFew) {
       score.add(step, kShort.tries(step) ? (step / 8 == 2 ? last : 95.0) : 100.0);
     }
     EXPECT_EQ(score.verdict(), last < 100 ? Verdict::kFaster : Verdict::kNotFaster);
+  }
+}
+
+// How often a plan is kept whose steps take so many times as long, if each step takes what it likes
+// around that: the logarithm is spread by `noise`.
+double share_kept(double times, double noise, uint32_t pairs, bool shared = false) {
+  constexpr uint32_t kSeeds = 4'000;
+  const Trial trial{.against = 1, .block = 4, .pairs = pairs};
+  uint32_t kept = 0;
+  for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
+    std::mt19937 random(seed);
+    std::lognormal_distribution<double> spread(0, noise);
+    TrialScore score(trial, 0, shared);
+    for (uint64_t step = 0; step < trial.steps(); ++step) {
+      score.add(step, spread(random) * (trial.tries(step) ? times : 1));
+      if (score.verdict() != Verdict::kOpen) break;
+    }
+    kept += score.verdict() == Verdict::kFaster;
+  }
+  return kept / double{kSeeds};
+}
+
+TEST(TrialScore, KeepsHardlyAnEqualPlanByChance) {
+  for (const double noise : {0.02, 0.05, 0.3}) {
+    const double by_chance_most = noise > 0.1 ? 0.09 : 0.055;  // amid plain noise a bit more
+    for (uint32_t pairs = 2; pairs <= kTrial.pairs; ++pairs) {
+      for (const bool shared : {false, true}) {
+        EXPECT_LE(share_kept(1, noise, pairs, shared), by_chance_most)
+            << pairs << " pairs, noise " << noise << (shared ? ", beside others" : "");
+      }
+    }
+  }
+}
+
+TEST(TrialScore, SeesThroughNoiseWhatIsPlainlyFaster) {
+  for (uint32_t pairs = 2; pairs <= kTrial.pairs; ++pairs) {
+    EXPECT_GE(share_kept(0.9, 0.05, pairs), 0.9) << pairs << " pairs";
+    EXPECT_GE(share_kept(0.95, 0.05, pairs), pairs < 5 ? 0.4 : 0.7) << pairs << " pairs";
   }
 }
 
