@@ -137,6 +137,7 @@ Cluster::Cluster(ClusterOptions options)
     engine_options.plan_history = options_.plan_history;
     engine_options.costs = options_.costs_of ? options_.costs_of(machine) : options_.costs;
     engine_options.profiles = options_.profiles;
+    if (options_.cores) engine_options.cores = options_.cores(machine);
     engine_options.search = options_.search;
     scheduler::PlannerPort* const planner = options_.planning_ns ? daemon.get() : nullptr;
     scheduler::SiteMaker site;

@@ -90,6 +90,7 @@ struct ClusterOptions {
   // Likewise, of machines that differ; null: nobody knows them there.
   std::function<std::shared_ptr<const scheduler::MachineCosts>(uint32_t machine)> costs_of;
   std::shared_ptr<const scheduler::KeptProfiles> profiles;  // likewise, found by earlier runs
+  std::function<uint32_t(uint32_t machine)> cores;  // for its ranks and daemon; null: enough
   scheduler::SearchPace search;
   uint32_t frame_bytes_max = 0;  // 0: the transport's own
   uint64_t recorded_events = 0;  // a power of two; 0: none
