@@ -152,6 +152,33 @@ TEST(TrialAccount, TriesWhatHadToWaitWhenTimeHasPaidForIt) {
   EXPECT_FALSE(job.pilot.trial_time().waits);
 }
 
+// Others came for the cores; the search that began then could not pay for its last candidate. When
+// it goes on they are still there.
+TEST(TrialAccount, PaysForASearchAmidLoadThatGoesOnAmidLoad) {
+  PlayedJob job;
+  job.play(120);
+  ASSERT_EQ(job.running(), kFour);
+  job.load = 2;
+  job.truth = [](const CodecSpec& spec) {
+    return spec == kFour ? 30.0 : spec == kEight ? 400.0 : 0.94 * 30;
+  };
+  job.predicted = [](const CodecSpec& spec) {
+    return spec == kFour ? 30.0 : spec == kEight ? 15.0 : 20.0;
+  };
+  job.never_adopts = true;  // no plan ends the lost trial before its time
+  while (!job.pilot.trial_time().waits && job.step < 400) job.play_step();
+  ASSERT_TRUE(job.pilot.trial_time().waits) << job.verdicts();
+  job.never_adopts = false;
+  const int searches = job.searches_noted();
+  while (job.searches_noted() == searches && job.step < 50'000) job.play_step();
+  job.play(100);
+  EXPECT_NE(job.verdicts().find("search: time has paid for the trials that had to wait; "
+                                "raw: not worth a switch under others' load; "),
+            std::string::npos)
+      << job.verdicts();
+  EXPECT_EQ(job.running(), kFour);
+}
+
 // Its first block was a lucky one: a verdict would take four pairs.
 TEST(TrialAccount, StopsATrialThatCostsTooMuchBeforeItsVerdict) {
   PlayedJob job;
