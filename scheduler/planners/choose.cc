@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "scheduler/plan/way.h"
 #include "scheduler/planners/choices.h"
@@ -10,6 +11,8 @@ namespace cgx::scheduler {
 namespace {
 
 constexpr uint32_t kPassesMax = 8;  // of the descent
+constexpr size_t kNearMax = 64;     // plans that are kept beside the best
+constexpr double kRounding = 1e-9;
 
 // One plan: levels by segment, groups by their ends and ways.
 struct Draft {
@@ -20,9 +23,11 @@ struct Draft {
 
   // Work decides between steps that are equal but for rounding.
   bool better_than(const Draft& other) const {
-    if (step_ns < other.step_ns * (1 - 1e-9)) return true;
-    return step_ns <= other.step_ns * (1 + 1e-9) && work_ns < other.work_ns * (1 - 1e-9);
+    if (step_ns < other.step_ns * (1 - kRounding)) return true;
+    return step_ns <= other.step_ns * (1 + kRounding) && work_ns < other.work_ns * (1 - kRounding);
   }
+  // Among plans whose steps are near each other.
+  auto rank() const { return std::tuple(work_ns, ends.size(), step_ns); }
 };
 
 // A tensor's segments: one, or its pieces.
@@ -60,12 +65,15 @@ struct Choose::Search {
  private:
   const PlanInputs& inputs() const { return question.inputs; }
   uint32_t count() const { return static_cast<uint32_t>(segments.size()); }
+  Proposal proposal_of(const Draft& draft) const;
   Status make_routes();
   Status make_loads();
   void make_order();
   Draft uniform(uint32_t level, uint32_t route, uint64_t bytes) const;
   std::vector<GroupSpan> play_draft(Draft& draft);
   bool offer(Draft draft);
+  double near_ns(double step_ns) const;
+  void keep(Draft draft);
   std::vector<bool> before_a_bubble();
   void try_codecs(const Pieces& tensor);
   void try_way(uint32_t group);
@@ -84,6 +92,8 @@ struct Choose::Search {
   std::vector<bool> spared;                   // by segment: lies before a bubble
   Proposal own;                               // the policy's plan
   Draft best;
+  // Steps near the best one's, none with a longer step and a higher rank than another has.
+  std::vector<Draft> near;
   Phase phase = Phase::kStarts;
   uint32_t at = 0, passes = 0;  // in the phase
   bool improved = false;        // in this pass
@@ -189,10 +199,35 @@ std::vector<GroupSpan> Choose::Search::play_draft(Draft& draft) {
 
 bool Choose::Search::offer(Draft draft) {
   play_draft(draft);
-  if (!draft.better_than(best)) return false;
-  best = std::move(draft);
-  improved = true;
-  return true;
+  const bool better = draft.better_than(best);
+  if (better) {
+    best = draft;
+    improved = true;
+  }
+  keep(std::move(draft));
+  return better;
+}
+
+// What takes at most so long is as good as a step of that length.
+double Choose::Search::near_ns(double step_ns) const {
+  return step_ns * (1 + std::max(question.tolerance, kRounding));
+}
+
+void Choose::Search::keep(Draft draft) {
+  const double most_ns = near_ns(best.step_ns);
+  if (draft.step_ns > most_ns) return;
+  const auto beats = [](const Draft& one, const Draft& other) {
+    return one.step_ns <= other.step_ns && one.rank() <= other.rank();
+  };
+  if (std::any_of(near.begin(), near.end(), [&](const Draft& each) { return beats(each, draft); }))
+    return;
+  std::erase_if(near,
+                [&](const Draft& each) { return each.step_ns > most_ns || beats(draft, each); });
+  near.push_back(std::move(draft));
+  if (near.size() <= kNearMax) return;
+  near.erase(std::max_element(near.begin(), near.end(), [](const Draft& one, const Draft& other) {
+    return one.rank() < other.rank();
+  }));
 }
 
 // By segment. The link's last pause: what was sent before it was not in anybody's way.
@@ -325,16 +360,27 @@ bool Choose::Search::work(uint64_t evaluations) {
 }
 
 Proposal Choose::Search::proposal() const {
-  if (own.step_ns < best.step_ns * (1 - 1e-9)) return own;
-  Proposal proposal{.step_ns = best.step_ns, .work_ns = best.work_ns, .exact = false};
+  const double most_ns = near_ns(std::min(own.step_ns, best.step_ns));
+  const Draft* chosen = nullptr;
+  for (const Draft& each : near) {
+    if (each.step_ns > most_ns) continue;
+    if (chosen == nullptr || each.rank() < chosen->rank()) chosen = &each;
+  }
+  if (chosen == nullptr) return own;
+  const bool own_takes_less = own.work_ns < chosen->work_ns * (1 - kRounding);
+  return own_takes_less && own.step_ns <= most_ns ? own : proposal_of(*chosen);
+}
+
+Proposal Choose::Search::proposal_of(const Draft& draft) const {
+  Proposal proposal{.step_ns = draft.step_ns, .work_ns = draft.work_ns, .exact = false};
   uint32_t first = 0;
-  for (uint32_t g = 0; g < best.ends.size(); ++g) {
-    Group& group = proposal.groups.emplace_back(Group{.way = routes[best.ways[g]].way});
-    for (uint32_t i = first; i < best.ends[g]; ++i) {
-      group.segments.push_back(at_level(segments[i], levels, best.levels[i], inputs().policy));
+  for (uint32_t g = 0; g < draft.ends.size(); ++g) {
+    Group& group = proposal.groups.emplace_back(Group{.way = routes[draft.ways[g]].way});
+    for (uint32_t i = first; i < draft.ends[g]; ++i) {
+      group.segments.push_back(at_level(segments[i], levels, draft.levels[i], inputs().policy));
     }
     fit_group(inputs().policy, group, inputs().machines);
-    first = best.ends[g];
+    first = draft.ends[g];
   }
   return proposal;
 }

@@ -2,13 +2,15 @@
 // at far fewer plans than there are, so its answer is the best of what it looked at; unlike
 // `boundaries` it may mix codecs in a group.
 //
-//   starts   every uniform codec x way x size of groups, and the policy's own plan: the answer is
-//            never worse than these
+//   starts   every uniform codec x way x size of groups, and the policy's own plan: the best of all
+//            is never worse than these
 //   order    largest tensor first, of equals the one that arrives last; tensors before a bubble of
 //            the link (a pause because nothing was ready) are left out: sending them faster gains
 //            nothing
 //   descent  codecs one tensor at a time, then ways, merging and moving of boundaries, as long as
 //            something gets better; no group has more segments than a policy's may have
+//   answer   of all plans within `tolerance` of the best the one with the least of the daemon's
+//            work, then the one with fewer groups, as `boundaries` has it
 //
 // Which raw and coded ways there are comes from the decision tree (scheduler/planners/choices.h);
 // ceilings are those of scheduler/planners/proposal.h. Owned by one thread; a search goes on where

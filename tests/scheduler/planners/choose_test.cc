@@ -91,7 +91,8 @@ TEST(Choose, ProposesPlansThatTakeWhatItSays) {
 TEST(Choose, IsNeverWorseThanAFixedPlan) {
   std::mt19937 random(5);
   for (int round = 0; round < 60; ++round) {
-    const Scene scene = random_scene(random, 30);
+    Scene scene = random_scene(random, 30);
+    scene.tolerance = 0;
     const double ours = chosen(scene).step_ns;
     for (const uint64_t bytes : {uint64_t{4096}, uint64_t{1} << 20, uint64_t{1} << 30}) {
       for (const CodecSpec& codec : {kRaw, scene.policy.default_codec}) {
@@ -109,6 +110,43 @@ TEST(Choose, IsNeverWorseThanAFixedPlan) {
     const auto timeline = timeline_of(*own, scene.table, scene.arrivals, scene.conditions);
     EXPECT_LE(ours, timeline->step_ns() * (1 + 1e-9)) << "round " << round;
   }
+}
+
+// One gradient, late: next to the time until it is there it hardly matters how it travels.
+TEST(Choose, TakesNoPlanThatIsHardlyFasterForMuchMoreWork) {
+  Scene scene;
+  scene.table.push_back({.name = "layer", .elements = 1 << 20, .shape = {2048, 512}});
+  scene.order = {0};
+  scene.arrivals = {2e9};
+  scene.policy.default_codec = kEightBits;
+  scene.menu = {kRaw};
+  scene.conditions.link.ns_per_byte = 2;
+  scene.conditions.costs.wire_ns_per_byte = 0.125;
+  scene.conditions.costs.codecs = {{kRaw, {0, 0.0625}, {0, 0.0625}},
+                                   {kEightBits, {0, 0.5}, {0, 0.5}}};
+  const Proposal lean = chosen(scene);
+  scene.tolerance = 0;
+  const Proposal fast = chosen(scene);
+  EXPECT_EQ(lean.groups[0].segments[0].spec, kRaw);
+  EXPECT_EQ(fast.groups[0].segments[0].spec, kEightBits);
+  EXPECT_LT(fast.step_ns, 0.999 * lean.step_ns);
+  EXPECT_GT(fast.step_ns, 0.99 * lean.step_ns);
+  EXPECT_GE(fast.work_ns, 2 * lean.work_ns);
+}
+
+TEST(Choose, AnswersWithinItsToleranceOfTheBestAndWithLessWork) {
+  std::mt19937 random(11);
+  int leaner = 0;
+  for (int round = 0; round < 60; ++round) {
+    Scene scene = random_scene(random, 2 + random() % 30);
+    const Proposal lean = chosen(scene);
+    scene.tolerance = 0;
+    const Proposal fast = chosen(scene);
+    EXPECT_LE(lean.step_ns, 1.01 * fast.step_ns) << "round " << round;
+    EXPECT_LE(lean.work_ns, fast.work_ns * (1 + 1e-9)) << "round " << round;
+    leaner += lean.work_ns < 0.99 * fast.work_ns;
+  }
+  EXPECT_GE(leaner, 10);
 }
 
 // What boundaries finds is the best of plans with one codec a group; greed comes close.
