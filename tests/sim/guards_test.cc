@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "scheduler/planners/proposal.h"
+#include "tests/sim/epoch_log.h"
 #include "tests/sim/world.h"
 
 namespace cgx::sim {
@@ -23,14 +24,6 @@ constexpr CodecSpec kTenth{
     .codec = 12, .flags = CodecSpec::kFeedback, .bucket = kSparseBucket, .amount = 0.1f};
 constexpr CodecSpec kQuarter{
     .codec = 12, .flags = CodecSpec::kFeedback, .bucket = kSparseBucket, .amount = 0.25f};
-
-class GuardedEpochs final : public scheduler::PlanLog {
- public:
-  void took_force(const scheduler::PlanEntry& entry) override { entries.push_back(entry); }
-  void looked_at(const scheduler::PlanRemark& remark) override { remarks.push_back(remark); }
-  std::vector<scheduler::PlanEntry> entries;
-  std::vector<scheduler::PlanRemark> remarks;
-};
 
 std::optional<CodecSpec> codec_in(const scheduler::Plan& plan, uint32_t tensor) {
   for (const scheduler::Group& group : plan.groups) {
@@ -146,7 +139,7 @@ struct GuardedJob {
     }
   }
 
-  GuardedEpochs log;
+  EpochLog log;
   Cluster cluster;
   std::vector<Tensor> tensors;
   std::function<float(uint64_t step, uint64_t i)> hurting;

@@ -1,14 +1,14 @@
 // Equal runs under one plan history give equal bits, whatever order gradients come in.
 #include <cstring>
 
+#include "tests/sim/epoch_log.h"
 #include "tests/sim/world.h"
 
 namespace cgx::sim {
 namespace {
 
-class History final : public scheduler::PlanLog {
+class History final : public EpochLog {
  public:
-  void took_force(const scheduler::PlanEntry& entry) override { entries.push_back(entry); }
   void looked_at(const scheduler::PlanRemark& remark) override {
     ADD_FAILURE() << "nobody searches: " << remark.note.name;
   }
@@ -20,7 +20,6 @@ class History final : public scheduler::PlanLog {
     EXPECT_TRUE(parsed.ok()) << parsed.status().message();
     return std::make_shared<const std::vector<scheduler::PlanEntry>>(*std::move(parsed));
   }
-  std::vector<scheduler::PlanEntry> entries;
 };
 
 scheduler::Policy lossy(const char* codec, uint64_t group_bytes) {

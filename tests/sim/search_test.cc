@@ -8,6 +8,7 @@
 #include <set>
 
 #include "scheduler/planners/proposal.h"
+#include "tests/sim/epoch_log.h"
 #include "tests/sim/world.h"
 
 namespace cgx::sim {
@@ -32,14 +33,6 @@ scheduler::Policy auto_policy() {
   policy.stats_steps = policy.replica_check_steps = 0;
   return policy;
 }
-
-class PlanLogOfEpochs final : public scheduler::PlanLog {
- public:
-  void took_force(const scheduler::PlanEntry& entry) override { entries.push_back(entry); }
-  void looked_at(const scheduler::PlanRemark& remark) override { remarks.push_back(remark); }
-  std::vector<scheduler::PlanEntry> entries;
-  std::vector<scheduler::PlanRemark> remarks;
-};
 
 struct Job {
   explicit Job(ClusterOptions options)
@@ -252,7 +245,7 @@ TEST(Search, AnswersWhoAsksWhatAStepCostsThoughNoneComes) {
 }
 
 TEST(Search, RepeatsATrialFromTheHistoryBitByBit) {
-  PlanLogOfEpochs recorded;
+  EpochLog recorded;
   std::vector<std::vector<float>> results;
   {
     Job job({.port_bytes_per_second = 2'000'000, .plans = &recorded});
@@ -272,7 +265,7 @@ TEST(Search, RepeatsATrialFromTheHistoryBitByBit) {
 }
 
 TEST(Search, SaysOnEveryMachineAndInTheHistoryWhyEpochsCame) {
-  PlanLogOfEpochs recorded;
+  EpochLog recorded;
   Job job({.port_bytes_per_second = 2'000'000, .plans = &recorded});
   for (uint64_t step = 0; step < 45; ++step) job.play(step);
   uint32_t trials = 0, kept = 0;
