@@ -114,6 +114,29 @@ class SitesTest : public WorkerTest, protected scheduler::SiteEvents {
     device_arena_ = arenas_.add(scheduler::SiteMemory{1, number_, memory_.size()});
   }
 
+  // An operation between machines, of which the segments' places are still to be said.
+  struct Play {
+    scheduler::TensorTable table;
+    scheduler::Group group;
+    scheduler::GroupLayout layout;
+    scheduler::OperationSetup setup;
+    scheduler::Presence all;
+    std::unique_ptr<scheduler::SiteOperation> work;
+    scheduler::SlabId into = scheduler::kNoSlab;
+  };
+  static std::unique_ptr<Play> play_of(scheduler::TensorTable table, scheduler::Group group,
+                                       uint32_t machines = 2) {
+    scheduler::Presence all(table.size(), true);
+    auto layout = scheduler::GroupLayout::create(group, table, machines, {});
+    auto play = std::make_unique<Play>(
+        Play{std::move(table), std::move(group), std::move(layout), {}, std::move(all), nullptr});
+    play->setup.layout = &play->layout;
+    play->setup.group = &play->group;
+    play->setup.table = &play->table;
+    play->setup.machines = machines;
+    return play;
+  }
+
   // As what prepares a plan does, and then the plan.
   void reserve_staged(uint32_t slabs) {
     const auto promised = scheduler::SlabStore::promise(staged_, slabs);

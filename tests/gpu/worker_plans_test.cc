@@ -16,17 +16,6 @@ namespace {
 
 using namespace cgx::scheduler;
 
-// An operation of tensors of a few elements each, which lie in one another.
-struct ManySlices {
-  TensorTable table;
-  Group group;
-  GroupLayout layout;
-  OperationSetup setup;
-  Presence all;
-  std::unique_ptr<SiteOperation> work;
-  SlabId into = kNoSlab;
-};
-
 class WorkerPlans : public SitesTest {
  protected:
   void SetUp() override {
@@ -54,25 +43,15 @@ class WorkerPlans : public SitesTest {
     return site.preparer()(facts);
   }
 
-  std::unique_ptr<ManySlices> begin(uint32_t tensors, uint32_t ranks, const char* codec = "fp32") {
+  // Of tensors of a few elements each, which lie in one another.
+  std::unique_ptr<Play> begin(uint32_t tensors, uint32_t ranks, const char* codec = "fp32") {
     TensorTable table;
     Group group;
     for (uint32_t i = 0; i < tensors; ++i) {
       table.push_back({.name = "t" + std::to_string(i), .dtype = DType::kF32, .elements = 8});
       group.segments.push_back({i, kernels::parse_codec_spec(codec).value()});
     }
-    GroupLayout layout = GroupLayout::create(group, table, 2, {});
-    auto made = std::make_unique<ManySlices>(ManySlices{std::move(table),
-                                                        std::move(group),
-                                                        std::move(layout),
-                                                        {},
-                                                        Presence(tensors, true),
-                                                        nullptr,
-                                                        kNoSlab});
-    made->setup.layout = &made->layout;
-    made->setup.group = &made->group;
-    made->setup.table = &made->table;
-    made->setup.machines = 2;
+    auto made = play_of(std::move(table), std::move(group));
     for (uint32_t i = 0; i < tensors; ++i) {
       LocalSegment& segment = made->setup.segments.emplace_back();
       segment.inputs.assign(ranks, Place{device_arena_, kBegin});
@@ -82,7 +61,7 @@ class WorkerPlans : public SitesTest {
     made->into = staged_->take(in_use_, false);
     return made;
   }
-  SiteAnswer ask_reduce(ManySlices& of) {
+  SiteAnswer ask_reduce(Play& of) {
     const SiteContribution from[] = {{.own_ranks = true}};
     const SiteJob job{.kind = SiteJobKind::kReduce,
                       .part = of.layout.shard(1).first,

@@ -29,17 +29,6 @@ constexpr uint64_t kElements = 64 << 10, kBytes = kElements * sizeof(float);
 constexpr uint32_t kNotFinite = kStreams;  // a tensor
 constexpr uint64_t kSecond = 1'000'000'000;
 
-// One operation with one tensor, between two machines.
-struct Play {
-  TensorTable table;
-  Group group;
-  GroupLayout layout;
-  OperationSetup setup;
-  Presence all;
-  std::unique_ptr<SiteOperation> work;
-  SlabId into = kNoSlab;
-};
-
 class WorkerSites : public SitesTest {
  protected:
   void SetUp() override {
@@ -61,23 +50,13 @@ class WorkerSites : public SitesTest {
     share();
   }
 
+  // With one tensor.
   std::unique_ptr<Play> begin(Site& site, SlabStore& slabs, uint32_t tensor, uint32_t word = 0,
                               uint32_t machines = 2) {
     TensorTable table{{.name = "t", .dtype = DType::kF32, .elements = kElements}};
     Group group;
     group.segments.push_back({0, kernels::parse_codec_spec("maxmin:4").value()});
-    GroupLayout layout = GroupLayout::create(group, table, machines, {});
-    auto play = std::make_unique<Play>(Play{std::move(table),
-                                            std::move(group),
-                                            std::move(layout),
-                                            {},
-                                            Presence(1, true),
-                                            nullptr,
-                                            kNoSlab});
-    play->setup.layout = &play->layout;
-    play->setup.group = &play->group;
-    play->setup.table = &play->table;
-    play->setup.machines = machines;
+    auto play = play_of(std::move(table), std::move(group), machines);
     Place place{&site == here_.get() ? host_arena_ : device_arena_, kBegin + tensor * kBytes};
     LocalSegment& segment = play->setup.segments.emplace_back();
     segment.outputs.push_back(place);
