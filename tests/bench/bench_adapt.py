@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 from bench_auto import Job
 from machines import Machines
@@ -77,27 +76,18 @@ def hog(options, report):
         job = Job(machines, os.path.join(folder, "auto"), MODEL, "auto", {"mode": "auto"}, 0)
         try:
             job.settle(200)
-            before, kept = plans_kept(job), set()
+            before, kept = job.plans_kept(), set()
             hogs = [subprocess.Popen([sys.executable, "-c", HOG.format(seconds)]) for _ in range(os.cpu_count())]
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
+            calm = 0  # turns of ten steps since they have ended
+            while calm < 10:
+                calm += all(process.poll() is not None for process in hogs)
                 job.steps(10)
-                kept |= plans_kept(job)
-            for process in hogs:
-                process.wait()
-            for _ in range(10):
-                job.steps(10)
-                kept |= plans_kept(job)
+                kept |= job.plans_kept()
             switches = len(kept - before)
             note = job.said()
         finally:
             job.close()
     report.add("adapt", "hog", switches, "limit", SWITCHES, SWITCHES / max(1, switches), "switches", note)
-
-
-def plans_kept(job):
-    """Their epochs: those that the daemon still remembers."""
-    return {note.get("epoch", 0) for note in job.plans_kept()}
 
 
 def soak(options, report):

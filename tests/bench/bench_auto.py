@@ -181,7 +181,8 @@ class Job(Trainers):
         self.daemons[0].control_tool("policy", "apply", "--lossy", "--wait", "0", *words)
 
     def plans_kept(self):
-        return [note for note in self.job().get("plan_notes", []) if note["verdict"] == "kept"]
+        """Their epochs: those that the daemon still remembers."""
+        return {note["epoch"] for note in self.job().get("plan_notes", []) if note["verdict"] == "kept"}
 
     def errors(self):
         """Of predicted shares, as shares of what was measured."""
