@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "scheduler/plan/way.h"
 
@@ -303,7 +302,7 @@ Proposal Boundaries::Search::proposal() const {
   for (const State& end : states.back()) {
     if (end.lanes.step_ns() > shortest * (1 + question.tolerance)) continue;
     const auto rank = [](const State& one) {
-      return std::tuple(one.lanes.work_ns, one.groups, one.lanes.step_ns());
+      return rank_of(one.lanes.work_ns, one.groups, one.lanes.step_ns());
     };
     if (!best || rank(end) < rank(*best)) best = &end;
   }

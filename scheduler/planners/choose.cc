@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "scheduler/plan/way.h"
 #include "scheduler/planners/choices.h"
@@ -27,7 +26,7 @@ struct Draft {
     return step_ns <= other.step_ns * (1 + kRounding) && work_ns < other.work_ns * (1 - kRounding);
   }
   // Among plans whose steps are near each other.
-  auto rank() const { return std::tuple(work_ns, ends.size(), step_ns); }
+  auto rank() const { return rank_of(work_ns, ends.size(), step_ns); }
 };
 
 // A tensor's segments: one, or its pieces.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "scheduler/planners/planner.h"
@@ -37,6 +38,11 @@ struct Proposal {
   double work_ns = 0;         // of one daemon
   bool exact = true;          // false: the best of what was looked at
 };
+
+// Of plans whose steps are as good as each other: least work first, then fewest groups.
+inline auto rank_of(double work_ns, size_t groups, double step_ns) {
+  return std::tuple(work_ns, groups, step_ns);
+}
 
 // The rows of planners.def, each with a whole search at once.
 enum class Planner : uint8_t {
