@@ -52,16 +52,15 @@ LinkId LinkTable::make(const LinkUser& user, uint32_t machine) {
   const auto id = static_cast<LinkId>(unused - links_.begin());
   if (unused == links_.end()) links_.emplace_back();
   Link& made = links_[id] = {};
-  made.job_key = user.job_key();
-  made.instance = members.instances[machine];
+  made.ends = ends_of(user, machine);
   made.holder = members.holder;
   made.address = members.addresses[machine];
   made.open = true;
-  open_[ends_of(user, machine)] = id;
+  open_[made.ends] = id;
   port_->open_link(id, {.job = members.job,
                         .uid = members.uid,
-                        .job_key = user.job_key(),
-                        .instance = members.instances[machine],
+                        .job_key = made.ends.job_key,
+                        .instance = made.ends.instance,
                         .mesh_address = members.addresses[machine]});
   return id;
 }
@@ -152,7 +151,7 @@ void LinkTable::end(LinkId id, const Status& why) {
 void LinkTable::close(Link& link) {
   if (link.up) transport_->close(link.peer);
   link.open = link.up = false;
-  open_.erase({link.job_key, link.instance});
+  open_.erase(link.ends);
   idle_.erase(static_cast<LinkId>(&link - links_.data()));
 }
 

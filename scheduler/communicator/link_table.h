@@ -88,9 +88,13 @@ class LinkTable {
   void count_into(Share& share) const;             // by holder
 
  private:
-  struct Link {
+  struct Ends {
     wire::JobKey job_key{};
     wire::InstanceId instance{};
+    friend auto operator<=>(const Ends&, const Ends&) = default;
+  };
+  struct Link {
+    Ends ends;
     std::string holder;
     std::string address;  // of its daemon
     transport::PeerId peer;
@@ -103,11 +107,6 @@ class LinkTable {
     std::vector<Use> uses;
   };
 
-  struct Ends {
-    wire::JobKey job_key{};
-    wire::InstanceId instance{};
-    friend auto operator<=>(const Ends&, const Ends&) = default;
-  };
   static Ends ends_of(const LinkUser& user, uint32_t machine);
   static bool is_used(const Link& link, const LinkUser& user, uint32_t machine);
   static bool is_unused(const Link& link);
