@@ -426,7 +426,8 @@ class Communicator final : public OperationPort,
   void show_late(std::vector<RankSnapshot>& ranks) const;
   void check_late();
   void send_heartbeats();
-  void send_heartbeat(uint32_t machine, uint64_t padded_bytes = 0);
+  Peers::Beat beat() const;
+  void send_heartbeat(uint32_t machine, const Peers::Beat& own, uint64_t padded_bytes = 0);
   void receive_heartbeat(const wire::FrameHeader& header, std::span<const std::byte> payload);
 
   Members members_;

@@ -138,21 +138,25 @@ std::vector<uint32_t> Communicator::not_committing() const {
 void Communicator::send_heartbeats() {
   if (members_.machines() == 1 || state_ == State::kJoining) return;
   awaited_ = awaited_machine();
+  const Peers::Beat own = beat();
   for (uint32_t k = 0; k < members_.machines(); ++k) {
-    if (k != members_.machine) send_heartbeat(k);
+    if (k != members_.machine) send_heartbeat(k, own);
   }
 }
 
-void Communicator::send_heartbeat(uint32_t machine, uint64_t padded_bytes) {
-  const Peers::Beat beat{steps_.step(),
-                         calls_.completed_end(),
-                         missing_here(/*of_step=*/true, steps_.step()),
-                         missing_here(/*of_step=*/false, calls_.completed_end()),
-                         not_committing(),
-                         awaited_};
+Peers::Beat Communicator::beat() const {
+  return {steps_.step(),
+          calls_.completed_end(),
+          missing_here(/*of_step=*/true, steps_.step()),
+          missing_here(/*of_step=*/false, calls_.completed_end()),
+          not_committing(),
+          awaited_};
+}
+
+void Communicator::send_heartbeat(uint32_t machine, const Peers::Beat& own, uint64_t padded_bytes) {
   wire::FrameHeader header = header_for(wire::FrameType::kHeartbeat);
   header.progress = peers_.next_beat();
-  send_to(machine, header, peers_.beat_for(machine, beat, fine_now_ns(), padded_bytes), kNoSlab);
+  send_to(machine, header, peers_.beat_for(machine, own, fine_now_ns(), padded_bytes), kNoSlab);
 }
 
 void Communicator::receive_heartbeat(const wire::FrameHeader& header,
@@ -165,7 +169,7 @@ void Communicator::receive_heartbeat(const wire::FrameHeader& header,
             " sent a heartbeat that names ranks which are not its own, or no machine of the job"),
         Scope::kCommunicator);
   }
-  if (news.padded && state_ != State::kJoining) send_heartbeat(header.source);
+  if (news.padded && state_ != State::kJoining) send_heartbeat(header.source, beat());
   if (news.padded_rtt_ns != 0 && probe_.take(news.padded_rtt_ns)) pilot_.hear_of_faster_link();
 }
 

@@ -76,7 +76,7 @@ void Communicator::probe_link(const PreparedPlan& plan, const StepSample& sample
 void Communicator::send_probe(uint32_t machine, uint64_t bytes) {
   while (bytes > 0) {
     const uint64_t frame_bytes = std::min(bytes, pool_.slab_bytes());
-    send_heartbeat(machine, frame_bytes);
+    send_heartbeat(machine, beat(), frame_bytes);
     bytes -= frame_bytes;
   }
 }
