@@ -167,7 +167,7 @@ int DataAgent::take_messages() {
   uint64_t took = 0;
   const auto take = [&](Message message) { took += handle(std::move(message)); };
   while (work < kMessagesPerRound && messages_.room(took) && mailbox_.drain(1, take) > 0) ++work;
-  if (work > 0) messages_.took(now_ns_ + took, took);
+  messages_.took(now_ns_ + took, took);
   return work;
 }
 

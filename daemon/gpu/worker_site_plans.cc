@@ -25,20 +25,24 @@ std::vector<CodecSpec> codecs_of(const scheduler::Plan& plan) {
   return codecs;
 }
 
+Status make_ready_to_encode(Worker& worker, const scheduler::PlanFacts& facts) {
+  const scheduler::JobNeeds& needs = facts.needs;
+  if (needs.sparse_buckets > 0) {
+    CGX_RETURN_IF_ERROR(
+        worker.reserve_work(static_cast<uint32_t>(needs.sparse_buckets), needs.sparse_bytes));
+  }
+  // To load kernels a driver waits for all streams, and may compile them first: not in a step.
+  for (const CodecSpec& each : codecs_of(facts.plan)) {
+    CGX_RETURN_IF_ERROR(worker.load_kernels(each));
+  }
+  return {};
+}
+
 }  // namespace
 
 scheduler::SitePreparer WorkerSite::preparer() const {
   return [worker = worker_, slabs = slabs_](const scheduler::PlanFacts& facts) -> Status {
-    const scheduler::JobNeeds& needs = facts.needs;
-    const bool alone = facts.plan.machines == 1;
-    if (needs.sparse_buckets > 0 && !alone) {
-      CGX_RETURN_IF_ERROR(
-          worker->reserve_work(static_cast<uint32_t>(needs.sparse_buckets), needs.sparse_bytes));
-    }
-    // To load kernels a driver waits for all streams, and may compile them first: not in a step.
-    for (const CodecSpec& each : alone ? std::vector<CodecSpec>() : codecs_of(facts.plan)) {
-      CGX_RETURN_IF_ERROR(worker->load_kernels(each));
-    }
+    if (facts.plan.machines > 1) CGX_RETURN_IF_ERROR(make_ready_to_encode(*worker, facts));
     CGX_ASSIGN_OR_RETURN(facts.made->frames,
                          scheduler::SlabStore::promise(slabs, facts.slabs.sum()));
     return {};

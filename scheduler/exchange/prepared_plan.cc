@@ -30,18 +30,19 @@ Result<std::shared_ptr<const PreparedPlan>> PreparedPlan::create(FactsPtr facts,
                               "), limits.plan_bytes leaves " + std::to_string(bytes_free));
   }
   // There was no room when its facts were made, or another plan of them has it.
+  MadeMemory* const made = facts->made.get();
   DecodedMemory decoded;
-  if (facts->made != nullptr) decoded = std::exchange(facts->made->decoded, DecodedMemory());
+  if (made != nullptr) decoded = std::exchange(made->decoded, DecodedMemory());
   if (decoded.empty()) {
     CGX_ASSIGN_OR_RETURN(decoded, facts->make_decoded());
   }
-  const bool takes = !pool.asks() || (facts->made != nullptr && facts->made->frames != nullptr);
+  const bool takes = !pool.asks() || (made != nullptr && made->frames != nullptr);
   if (takes) CGX_RETURN_IF_ERROR(pool.reserve(slabs));
-  if (facts->made != nullptr) facts->made->frames.reset();
+  if (made != nullptr) made->frames.reset();
   auto prepared = std::make_shared<PreparedPlan>(std::move(facts));
   if (takes) prepared->pool_ = &pool;
   prepared->decoded = std::move(decoded);
-  if (MadeMemory* const made = prepared->facts->made.get()) {
+  if (made != nullptr) {
     prepared->runs_ = made->runs.lock();
     if (prepared->runs_ == nullptr) prepared->runs_ = std::make_shared<char>();
     made->runs = prepared->runs_;
