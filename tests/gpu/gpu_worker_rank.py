@@ -520,7 +520,10 @@ LAYERS = ((256, 300), (64, 256), (33, 101), (512, 256), (70, 71), (64, 512))
 
 
 def layers(comm, place, rank, steps):
-    """Layers of other sizes and shapes of their values, the same ones in every step; ends when a line comes."""
+    """Layers of other sizes and shapes of their values, the same ones in every step; ends when a line comes.
+
+    A step takes as long as a planner needs to answer, so that in a given one the same plan runs whatever the machine does.
+    """
     values = [numpy.sign(each) * numpy.abs(each) ** (1 + number / 4) * 4.0 ** -number
               for number, each in enumerate(values_of(rank, number, shape, "float32") for number, shape in enumerate(LAYERS))]
     arrays = [place.put(numpy.zeros(shape, "float32")) for shape in LAYERS]
@@ -532,6 +535,7 @@ def layers(comm, place, rank, steps):
         comm.submit(step, tensors)
         comm.step_end(step)
         comm.wait(step)
+        time.sleep(0.02)
     print("stepped", flush=True)
     sys.stdin.readline()
 
