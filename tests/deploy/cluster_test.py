@@ -47,6 +47,13 @@ class Slurm(unittest.TestCase):
         with open(self.base + "/jobs/17.pid", encoding="utf-8") as file:
             return int(file.read())
 
+    def wait_for_log(self, words):
+        """The daemon opens its socket, for which the prolog waits, before it says so in its log."""
+        deadline = time.monotonic() + 20
+        while words not in read(self.base + "/jobs/17.log"):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
     def kill(self, pid):
         """Returns when all of it has ended."""
         os.kill(pid, signal.SIGKILL)
@@ -84,6 +91,7 @@ class Slurm(unittest.TestCase):
         for lost in (False, True):
             self.assertEqual(self.run_script("prolog").returncode, 0)
             if lost:
+                self.wait_for_log(" serves ")
                 self.kill(self.pid())
             self.assertEqual(self.run_script("epilog").returncode, 0)
             self.assertEqual(os.path.exists(self.base + "/told"), lost)
