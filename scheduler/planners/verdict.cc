@@ -18,6 +18,15 @@ constexpr size_t kStepsToTell = 3;
 // So many standard deviations more steps are won than chance gives: of equal plans whose steps are
 // spread by 5 %, about one in twenty is kept at most.
 constexpr double kDeviations = 1.74;
+// A step that took so many times what is usual of the slower plan: the trainers paused in it.
+constexpr double kPause = 3;
+
+// Of two in the middle the shorter: one step of two may be a pause.
+double lower_median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 }  // namespace
 
@@ -52,7 +61,16 @@ void TrialScore::close_block() {
   block_ = UINT64_MAX;
 }
 
+// The longest step of the slower plan is none, if half of its steps take as long.
+void TrialScore::drop_pauses() {
+  const double most = kPause * std::max(lower_median(tried_), lower_median(other_));
+  const auto pause = [most](double period_ns) { return period_ns > most; };
+  std::erase_if(tried_, pause);
+  std::erase_if(other_, pause);
+}
+
 void TrialScore::close_pair() {
+  drop_pauses();
   const double tried_ns = median_of(tried_);
   tried_all_.push_back(tried_ns);
   ratios_.push_back(tried_ns / median_of(other_));

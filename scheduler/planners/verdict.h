@@ -34,6 +34,7 @@ class TrialScore {
  private:
   void close_block();
   void close_pair();
+  void drop_pauses();  // of the pair that closes
   void count_wins();
   bool beyond_chance() const;
   Verdict verdict_beside_others() const;

@@ -193,6 +193,29 @@ TEST(TrialScore, IgnoresPausesAndTheFirstStepOfABlock) {
   EXPECT_DOUBLE_EQ(played.ratio, 0.8);
 }
 
+TEST(TrialScore, KeepsNoEqualPlanForPausesBesideIt) {
+  constexpr Trial kShortBlocks{.against = 1, .block = 3, .pairs = 4};  // two steps of each count
+  TrialScore score(kShortBlocks, 0);
+  for (uint64_t step = 0; step < kShortBlocks.steps(); ++step) {
+    const bool pause = !kShortBlocks.tries(step) && step % kShortBlocks.block == 1;
+    score.add(step, pause ? 5'000 : 100);
+  }
+  EXPECT_EQ(score.verdict(), Verdict::kNotFaster);
+  EXPECT_DOUBLE_EQ(score.ratio(), 1);
+}
+
+TEST(TrialScore, TakesNoSlowPlanForPauses) {
+  const Played slower = play([](uint64_t, bool tried) { return tried ? 400.0 : 100.0; });
+  EXPECT_EQ(slower.verdict, Verdict::kNotFaster);
+  EXPECT_DOUBLE_EQ(slower.ratio, 4);
+  // Nor where one step in three of it is as fast as the other's.
+  const Played uneven = play([](uint64_t step, bool tried) {
+    return tried && (step - kFirst) % kTrial.block != 1 ? 400.0 : 100.0;
+  });
+  EXPECT_EQ(uneven.verdict, Verdict::kNotFaster);
+  EXPECT_DOUBLE_EQ(uneven.ratio, 4);
+}
+
 TEST(TrialScore, SaysNothingOfStepsThatNeverCounted) {
   TrialScore score(kTrial, kFirst);
   for (uint64_t step = kFirst; step < kFirst + kTrial.steps(); ++step) score.add(step, 0);
