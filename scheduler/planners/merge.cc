@@ -80,14 +80,16 @@ Result<std::vector<MergeCandidate>> merge_candidates(const PlanInputs& inputs,
     const bool tried = std::find(lost.begin(), lost.end(), groups) != lost.end();
     if (!tried && groups != running) candidates.push_back({std::move(name), groups});
   };
+  const auto add_cut = [&](const Cut& cut) {
+    add("groups of " + size_text(cut.bytes), cut.groups);
+  };
   for (const size_t stride : kStrides) {
-    if (place + stride < cuts.size()) {
-      const Cut& larger = cuts[place + stride];
-      add("groups of " + size_text(larger.bytes), larger.groups);
-    }
-    if (place >= stride) {
-      const Cut& smaller = cuts[place - stride];
-      add("groups of " + size_text(smaller.bytes), smaller.groups);
+    // Far off all sizes, not only the next: small groups may be best where large ones beat those
+    // between, as one hides what it encodes behind the backward pass and the other wakes nobody.
+    const size_t most = stride == kStrides.front() ? cuts.size() : stride;
+    for (size_t off = stride; off <= most; off += stride) {
+      if (place + off < cuts.size()) add_cut(cuts[place + off]);
+      if (place >= off) add_cut(cuts[place - off]);
     }
     if (!candidates.empty()) return candidates;
   }

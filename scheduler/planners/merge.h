@@ -2,8 +2,8 @@
 // no cost and trusts no model: each candidate is tried against the plan that runs
 // (scheduler/planners/pilot.h).
 //
-//   sizes      group_bytes times powers of two; a bisection from the size that runs: first far off,
-//              then nearer, the nearest neighbours last
+//   sizes      group_bytes times powers of two; a bisection from the size that runs: first all that
+//              are far off, sixteen times apart, then its neighbours, the nearest last
 //   last group what is sent after the last gradient nobody hides: in the end, half of it apart
 //
 // What was tried and lost says how far a search has come, so it has no state. Pure.

@@ -8,10 +8,10 @@
 namespace cgx::scheduler {
 namespace {
 
-// Sixty layers of 256 KiB, last first.
+// Layers of 256 KiB, last first.
 struct Scene {
-  Scene() {
-    for (int i = 0; i < 60; ++i) {
+  explicit Scene(int layers = 60) {
+    for (int i = 0; i < layers; ++i) {
       table.push_back(
           {.name = "layer" + std::to_string(i), .elements = 1 << 16, .shape = {256, 256}});
     }
@@ -60,6 +60,19 @@ TEST(Merge, FindsTheSizeThatStepsAreShortestWith) {
     EXPECT_EQ(running, scene.groups_of(best)) << best;
     EXPECT_LE(trials, 10) << best;
   }
+}
+
+TEST(Merge, FindsSmallGroupsWhereLargeOnesBeatThoseBetween) {
+  const Scene scene(240);
+  const size_t most = scene.groups_of(uint64_t{256} << 10).size();
+  std::vector<Group> running = scene.groups_of(uint64_t{4} << 20);
+  const size_t between = running.size();
+  const int trials = scene.search(running, [&](const std::vector<Group>& groups) {
+    if (groups.size() >= most) return 60.0;
+    return groups.size() < between ? 90.0 + static_cast<double>(groups.size()) : 150.0;
+  });
+  EXPECT_EQ(running.size(), most);
+  EXPECT_LE(trials, 12);
 }
 
 TEST(Merge, EndsWhereNothingIsFaster) {
