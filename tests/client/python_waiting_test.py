@@ -316,9 +316,13 @@ class DaemonsTimeout(AloneOfTwo):
 
     def test_a_step(self):
         comm = self.alone_of_two(commit=True, timeout=None)
-        comm.submit(0, comm.tensors)
-        comm.step_end(0)
-        self.ends(lambda: comm.wait(0), "rank 1")
+
+        def step():
+            comm.submit(0, comm.tensors)
+            comm.step_end(0)
+            comm.wait(0)
+
+        self.ends(step, "rank 1")
 
     def test_a_call(self):
         comm = self.alone_of_two(timeout=0)
@@ -330,9 +334,9 @@ class DaemonsTimeout(AloneOfTwo):
 
     def test_a_longer_one_of_the_program_counts(self):
         comm = self.alone_of_two(commit=True, timeout=4)
+        began = time.monotonic()
         comm.submit(0, comm.tensors)
         comm.step_end(0)
-        began = time.monotonic()
         with self.assertRaisesRegex(cgx.TimedOutError, "rank 1"):
             comm.wait(0)
         self.assertGreater(time.monotonic() - began, 3.5)

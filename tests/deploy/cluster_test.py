@@ -57,6 +57,9 @@ class Slurm(unittest.TestCase):
     def kill(self, pid):
         """Returns when all of it has ended."""
         os.kill(pid, signal.SIGKILL)
+        self.wait_for_end(pid)
+
+    def wait_for_end(self, pid):
         deadline = time.monotonic() + 20
         while runs(pid):
             self.assertLess(time.monotonic(), deadline)
@@ -66,6 +69,7 @@ class Slurm(unittest.TestCase):
         done = self.run_script("prolog")
         self.assertEqual(done.returncode, 0, done.stderr)
         pid = self.pid()
+        self.wait_for_log(" serves ")
         self.assertEqual(os.stat(f"/proc/{pid}").st_uid, NOBODY)
         told = dict(re.findall(r"^export (\w+)=(.*)$", self.run_script("task_prolog").stdout, re.MULTILINE))
         status = subprocess.run([os.path.join(BUILD, "bin", "cgxctl"), "--address", told["CGX_CONTROL"], "status"],
@@ -73,7 +77,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(status.returncode, 0, status.stderr)
         self.assertTrue(os.path.exists(told["CGX_SOCKET"]))
         self.assertEqual(self.run_script("epilog").returncode, 0)
-        self.assertFalse(runs(pid))
+        self.wait_for_end(pid)
         self.assertEqual(os.listdir(self.base + "/jobs"), [])
 
     def tools(self, **scripts):

@@ -34,7 +34,7 @@ ip address add 10.1.0.2/24 dev eth0
 ip link set eth0 up
 ip link set eth1 up
 soon() {  # waits until the command succeeds
-  for attempt in $(seq 200); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.1; done
+  for attempt in $(seq 900); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.1; done
   echo "never: $*" >&2; return 1
 }
 """
@@ -167,7 +167,7 @@ class Commands(unittest.TestCase):
         environment.update({"WHERE": document}, **({} if document == "README.md" else installed))
         done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c",
                                self.scene(document, folder)], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280)
         self.assertEqual((done.returncode, done.stdout.splitlines()[-1:]), (0, ["all of it worked"]), done.stdout)
         return done.stdout
 

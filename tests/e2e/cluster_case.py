@@ -8,7 +8,7 @@ import tempfile
 import time
 import unittest
 
-from daemons import Daemon
+from daemons import SLOWER, Daemon
 from machines import Machines
 from ranks import Job
 
@@ -111,7 +111,11 @@ class ClusterCase(unittest.TestCase):
         link.connect(self.daemons[0].socket)
         return link
 
-    def wait_until(self, happened, what, timeout_s=5.0):
+    def await_no_job(self):
+        for daemon in self.daemons:
+            self.wait_until(lambda d=daemon: not d.control_tool("jobs").get("communicators"), "the end of all jobs")
+
+    def wait_until(self, happened, what, timeout_s=5.0 * SLOWER):
         deadline = time.monotonic() + timeout_s
         while not happened():
             self.assertLess(time.monotonic(), deadline, f"{what} did not happen within {timeout_s} s")

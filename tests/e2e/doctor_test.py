@@ -70,6 +70,10 @@ class NothingIsWrong(ClusterCase):
 
     LOOKS = 20
 
+    def setUp(self):
+        super().setUp()
+        self.await_no_job()
+
     def doctor(self, place, check=True):
         other = self.machines[1 - place].address
         return self.daemons[place].control_tool("doctor", f"{other}:{MESH_PORT}", check=check)

@@ -108,7 +108,7 @@ class Figures(ClusterCase):
             job = self.job([HERE, OTHER])
             self.comm = job.join(tensors=TENSORS)
             self.step(job, self.comm, 1)
-            self.wait_for("peer_rtt_seconds")
+            self.wait_for("peer_rtt_seconds", "replica_checks_total")
 
         self.scene("a first step", [
             "uptime_seconds", "sessions", "arena_bytes", "arenas", "links", "open_files", "sessions_opened_total",

@@ -31,7 +31,7 @@ ROOT = os.geteuid() == 0
 MIB = 1 << 20
 LINGER_S = 8         # how long closing a hostile descriptor takes
 AT_ONCE_S = 2.0 * SLOWER  # what anybody else may take meanwhile, on a busy machine; not LINGER_S
-JOIN_S = 6.0
+JOIN_S = 6.0 * SLOWER
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 METRICS_PORT = 9465
 WELCOME, REPLY, ADD_ARENA = 2, 3, 4  # kinds of packets (proto/wire/session_messages.h)

@@ -89,10 +89,6 @@ class Policies(ClusterCase):
         job.close()
         self.await_no_job()
 
-    def await_no_job(self):
-        for daemon in self.daemons:
-            self.wait_until(lambda d=daemon: not d.control_tool("jobs").get("communicators"), "the end of all jobs")
-
     def test_no_file_makes_an_exact_fleet_lossy_unasked(self):
         job = self.start()
         self.assertTrue(self.steps(job))

@@ -41,7 +41,7 @@ class Search(ClusterCase):
         comm = job.join(tensors=TENSORS)
         self.assertEqual(self.codecs(), {"fp32"}, "it begins exact")
         job.step(comm, 1)
-        for step in range(2, 81):
+        for step in range(2, 301):
             job.fill(comm, step)
             self.play(job, comm, step)
             self.same_everywhere(job, comm)
@@ -68,7 +68,7 @@ class Search(ClusterCase):
         job = self.job([0, 1], name=name)
         comm = job.join(tensors=TENSORS)
         first = self.codecs()
-        for step in range(1, 121):
+        for step in range(1, 301):
             job.fill(comm, step)
             self.play(job, comm, step)
             if self.notes().get("searching") == "settled":

@@ -22,7 +22,7 @@ class DifferentSettings(ClusterCase):
 
     @classmethod
     def config_of(cls, machine):
-        return merged({"timeouts": {"join_ms": 5000}}, CONFIGS[machine])
+        return merged({"timeouts": {"join_ms": 20000}}, CONFIGS[machine])
 
     def results(self, places):
         """Every rank's result of a step, the reference's last."""
@@ -51,7 +51,7 @@ class DifferentSettings(ClusterCase):
                 job = self.job(places)
                 for answer in job.all("create", "grads", "%d", 2, 1, 60000, job.folder):
                     self.assert_status(answer, "MISMATCH", str(128 << 10), str(256 << 10))
-                    self.assertLess(answer.seconds, 2)
+                    self.assertLess(answer.seconds, 5, "told, not timed out")
 
     def tearDown(self):
         self.assertTrue(all(daemon.process.poll() is None for daemon in self.daemons))

@@ -20,7 +20,7 @@ from protocols import MEETING_MAGIC, MEETING_VERSION, SESSION_MAGIC, SESSION_VER
 from ranks import Job, Rank, Tensor
 
 HANDSHAKE_S = 0.5  # configured below; 2 s by default
-JOIN_S = 5.0
+JOIN_S = 5.0 * SLOWER
 STRANGER_KEY_S = 2.0  # another key may belong to a job still to come: daemons wait so long for the right one
 BUSY_S = 2.0 * SLOWER  # what a machine busy with other work may add
 CONNECT_S = 10  # how long a client waits for a daemon that is coming up

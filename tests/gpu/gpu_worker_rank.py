@@ -535,7 +535,7 @@ def layers(comm, place, rank, steps):
         comm.submit(step, tensors)
         comm.step_end(step)
         comm.wait(step)
-        time.sleep(0.02)
+        time.sleep(0.1)
     print("stepped", flush=True)
     sys.stdin.readline()
 

@@ -123,7 +123,7 @@ UniqueFd connect_to(const std::string& address) {
 
 // By then it has come through the door and keeps one of its places.
 TEST(MeshRpcTest, WhoeverAsksNothingIsShownOut) {
-  Side a({1, 1}), b({2, 2}, {}, {.handshake_ns = kSecond / 5, .idle_ns = 300 * kMillisecond});
+  Side a({1, 1}), b({2, 2}, {}, {.handshake_ns = 2 * kSecond, .idle_ns = 300 * kMillisecond});
   const UniqueFd fd = connect_to(b.address);
   const timeval patience{.tv_sec = 15, .tv_usec = 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
