@@ -47,14 +47,12 @@ void read_into(Message& message, const std::byte* bytes) {
 void TcpTransport::accept_some(Listener& listener) {
   for (int i = 0; i < kAcceptsPerRound; ++i) {
     Socket socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket) {
-      admit(std::move(socket));
-      continue;
-    }
-    const int error = errno;
-    if (error == EAGAIN) return;
+    const int error = socket ? 0 : errno;
     if (error == EINTR || error == ECONNABORTED) continue;
-    return pause(listener);
+    listener.error = error == EAGAIN ? 0 : error;
+    if (listener.error != 0) return pause(listener);
+    if (!socket) return;
+    admit(std::move(socket));
   }
 }
 
@@ -426,7 +424,11 @@ std::string TcpTransport::addresses_tried(const TcpLink& link) const {
   return tried;
 }
 
+// Who cannot be let in is not to blame.
 std::string TcpTransport::why_absent(const TcpLink& link) const {
+  for (const auto& each : listeners_) {
+    if (!link.dials && each->error != 0) return "cannot be let in: " + error_text(each->error);
+  }
   if (link.was_up || link.dials) {
     return (link.silence.ok() ? "cannot be reached" : link.silence.message()) +
            addresses_tried(link);

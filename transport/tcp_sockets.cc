@@ -16,7 +16,7 @@ namespace {
 constexpr int kBacklog = 1024;
 
 Status failed(const std::string& what, int error) {
-  return {StatusCode::kUNAVAILABLE, what + ": " + std::strerror(error)};
+  return {StatusCode::kUNAVAILABLE, what + ": " + error_text(error)};
 }
 
 Result<Socket> open_socket(int family) {
@@ -43,6 +43,12 @@ int listen_on(int socket, const SocketAddress& address) {
 
 Socket::~Socket() {
   if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::string error_text(int error) {
+  const bool lacks_descriptors = error == EMFILE || error == ENFILE;
+  return lacks_descriptors ? "this daemon has no descriptor left (ulimit -n)"
+                           : std::strerror(error);
 }
 
 int set_options(int socket, const SocketOptions& options) {

@@ -32,6 +32,9 @@ class Socket {
   int descriptor_ = -1;
 };
 
+// What an errno means, as an operator is told.
+std::string error_text(int error);
+
 struct SocketOptions {
   std::string congestion;   // TCP_CONGESTION; empty = as it is
   uint32_t stalled_ms = 0;  // TCP_USER_TIMEOUT; 0 = as it is

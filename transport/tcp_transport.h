@@ -88,6 +88,7 @@ class TcpTransport final : public Transport {
   struct Listener : TcpWatched {
     Socket socket;
     bool paused = false;  // descriptors ran out: look again at the next tick
+    int error = 0;        // errno: why nobody can be let in
   };
 
   // Rounds (tcp_transport.cc).

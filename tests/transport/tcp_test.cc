@@ -122,27 +122,60 @@ TEST_F(TcpTest, WhereFewDescriptorsAreLeftFewStrangersStay) {
   exchange();
 }
 
+// Meanwhile this process can open nothing.
+class NoDescriptorFree {
+ public:
+  NoDescriptorFree() {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const Socket next(::socket(AF_INET, SOCK_STREAM, 0));
+    const rlimit none{.rlim_cur = static_cast<rlim_t>(next.get()), .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptorFree() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
 TEST_F(TcpTest, AMomentWithoutDescriptorsPasses) {
   open(a, {.handshake_ms = 200});
   open(b, {.handshake_ms = 200});
   std::vector<Socket> strangers;
   for (int i = 0; i < 3; ++i) strangers.emplace_back(::socket(AF_INET, SOCK_STREAM, 0));
-  rlimit limit{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const rlimit none{.rlim_cur = static_cast<rlim_t>(strangers.back().get()) + 1,
-                    .rlim_max = limit.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  const SocketAddress where = door(b);
-  for (const Socket& each : strangers) {
-    EXPECT_EQ(::connect(each.get(), where.get(), where.bytes), 0);
+  {
+    const NoDescriptorFree none;
+    const SocketAddress where = door(b);
+    for (const Socket& each : strangers) {
+      EXPECT_EQ(::connect(each.get(), where.get(), where.bytes), 0);
+    }
+    for (int i = 0; i < 100; ++i) b.transport->progress();
+    EXPECT_TRUE(b.transport->arm()) << "it spins";
+    EXPECT_EQ(b.transport->totals().connections_refused, 0u);
   }
-  for (int i = 0; i < 100; ++i) b.transport->progress();
-  EXPECT_TRUE(b.transport->arm()) << "it spins";
-  EXPECT_EQ(b.transport->totals().connections_refused, 0u);
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_TRUE(until([&] { return b.transport->totals().connections_refused == 3; }));
   join(a, b);
   exchange();
+}
+
+TEST_F(TcpTest, WhoHasNoDescriptorToDialWithSaysSo) {
+  open(a, {.lost_ms = 300});
+  open(b, {.lost_ms = 60'000});
+  const NoDescriptorFree none;
+  join(a, b);
+  ASSERT_TRUE(until([&] { return !a.events.downs.empty(); }));
+  EXPECT_THAT(a.events.downs[0].why.message(),
+              HasSubstr("this daemon has no descriptor left (ulimit -n)"));
+}
+
+TEST_F(TcpTest, WhoHasNoDescriptorToLetAPeerInWithSaysSo) {
+  open(a, {.handshake_ms = 60'000, .lost_ms = 60'000});
+  open(b, {.lost_ms = 300});
+  join(a, b);  // a dials, and waits for an answer
+  const NoDescriptorFree none;
+  ASSERT_TRUE(b.transport->send(b.peer, {to_bytes("x"), {}}, kNoToken).ok());  // now a is missed
+  ASSERT_TRUE(until([&] { return !b.events.downs.empty(); }));
+  EXPECT_THAT(b.events.downs[0].why.message(),
+              HasSubstr("cannot be let in: this daemon has no descriptor left (ulimit -n)"));
 }
 
 TEST_F(TcpTest, WhatWasOverheardOpensNothingWhenRepeated) {
