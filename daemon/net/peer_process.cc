@@ -37,7 +37,9 @@ Result<PeerProcess> peer_process(int socket) {
   bytes = sizeof(pidfd);
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &bytes) == 0) {
     peer.pidfd = UniqueFd(pidfd);
-  } else if (errno != ENOPROTOOPT) {
+  } else if (errno == EMFILE || errno == ENFILE) {
+    return resource_exhausted("the daemon has no descriptor left (ulimit -n)");
+  } else if (errno != ENOPROTOOPT) {  // EINVAL, ESRCH, ENODATA: kernels differ
     return Status(StatusCode::kRANK_LOST, "the client died before it was heard");
   }
   return peer;
