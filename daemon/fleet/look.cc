@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kReachMs = 3000;
 constexpr std::chrono::nanoseconds kAnswerLimit = std::chrono::seconds(4);
-constexpr uint64_t kTotalsNs = 500 * kMillisecond;
+constexpr uint64_t kFreshNs = 500 * kMillisecond;  // what is told of this machine
 constexpr uint64_t kSnapshotNs = 1 * kSecond;
 constexpr size_t kPeersMax = 256;
 constexpr size_t kLooksAtOnceMax = 128;
@@ -195,15 +195,24 @@ v1::LookReply Look::answer(const std::string& host, const v1::LookRequest& reque
   reply.set_has_key(!facts_.cluster_key.empty());
   reply.set_same_key(request.key_id() ==
                      std::string(reinterpret_cast<const char*>(key_id_.data()), key_id_.size()));
-  for (const std::string& address : own_listeners(facts_.other_ports)) reply.add_data(address);
+  for (const std::string& address : listeners()) reply.add_data(address);
   *reply.mutable_totals() = totals();
   return reply;
+}
+
+std::vector<std::string> Look::listeners() {
+  const MutexLock lock(mutex_);
+  if (listeners_ns_ == 0 || monotonic_ns() - listeners_ns_ >= kFreshNs) {
+    listeners_ = facts_.listeners(facts_.other_ports);
+    listeners_ns_ = monotonic_ns();
+  }
+  return listeners_;
 }
 
 // However many ask, the engine is asked twice a second.
 v1::Totals Look::totals() {
   const MutexLock lock(mutex_);
-  if (totals_ns_ != 0 && monotonic_ns() - totals_ns_ < kTotalsNs) return totals_;
+  if (totals_ns_ != 0 && monotonic_ns() - totals_ns_ < kFreshNs) return totals_;
   const Result<scheduler::Snapshot> snapshot = port_.snapshot(kSnapshotNs);
   if (!snapshot.ok()) return totals_;
   const auto counter = [&](scheduler::Counter which) {

@@ -1,9 +1,11 @@
 // Looking at daemons from outside a job: what another one is told about this one, and what this one
 // finds when it looks at others. cgxctl doctor and status --all are made of it.
 //
-// Thread rule: immutable but for the totals it keeps; called by gRPC's threads, any number at once.
-// Invariants: strangers are told nothing, and cost the engine one snapshot per half second at most;
-// only addresses inside the trusted networks are called.
+// Thread rule: immutable but for what it keeps for half a second; called by gRPC's threads, any
+// number at once.
+// Invariants: strangers are told nothing; however many ask, the engine is asked for a snapshot and
+// this process' descriptors are looked through once per half second at most; only addresses inside
+// the trusted networks are called.
 #pragma once
 
 #include <atomic>
@@ -38,6 +40,8 @@ struct LookFacts {
   uint16_t usual_port;                // of other machines, where none is said
   // A numeric address of a name; empty: none is known. May take long.
   std::function<std::string(const std::string& host)> resolve = numeric_host;
+  // Where this process listens, but for those ports. Looks at each of its descriptors.
+  std::function<std::vector<std::string>(const std::vector<uint16_t>&)> listeners = own_listeners;
 };
 
 class Look {
@@ -70,6 +74,7 @@ class Look {
   void compare(v1::LookReply reply, const std::string& address, const Terms& terms,
                Seen& seen) const;
   std::vector<std::string> linked(bool for_operator);
+  std::vector<std::string> listeners();
   v1::Totals totals();
 
   const LookFacts facts_;
@@ -81,6 +86,8 @@ class Look {
   Mutex mutex_;
   v1::Totals totals_ CGX_GUARDED_BY(mutex_);
   uint64_t totals_ns_ CGX_GUARDED_BY(mutex_) = 0;  // when they were taken
+  std::vector<std::string> listeners_ CGX_GUARDED_BY(mutex_);
+  uint64_t listeners_ns_ CGX_GUARDED_BY(mutex_) = 0;  // likewise
 };
 
 }  // namespace cgx::daemon

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 
 #include "proto/messages/mesh.grpc.pb.h"
@@ -146,6 +147,20 @@ TEST_F(LookTest, ANameThatIsNotResolvedKeepsNobodysFindings) {
   const v1::Diagnosis seen = looked.get();
   EXPECT_EQ(seen.others_size(), 1) << "of the machine that answers";
   EXPECT_THAT(seen.findings(0).text(), HasSubstr("not resolved in time"));
+}
+
+TEST_F(LookTest, LooksThroughItsDescriptorsTwiceASecondHoweverManyAsk) {
+  LookFacts facts = facts_of(7);
+  int64_t looked = 0;
+  facts.listeners = [&](const std::vector<uint16_t>&) {
+    ++looked;
+    return std::vector<std::string>{"127.0.0.1:4711"};
+  };
+  Look look(std::move(facts), port_);
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < 400; ++i) ASSERT_EQ(look.answer("127.0.0.1", {}).data_size(), 1);
+  const auto took = std::chrono::steady_clock::now() - began;
+  EXPECT_LE(looked, 1 + took / std::chrono::milliseconds(500));
 }
 
 TEST_F(LookTest, LooksAtNothingOnceItsCallerHasGone) {
