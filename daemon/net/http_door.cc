@@ -120,6 +120,7 @@ class HttpDoor::Serving {
     UniqueFd fd;
     std::string text;  // what is left of the answer
     uint64_t deadline_ns;
+    short events() const { return text.empty() ? 0 : POLLOUT; }
   };
 
   void add(UniqueFd fd) {  // on the listener's thread
@@ -141,7 +142,7 @@ class HttpDoor::Serving {
     std::vector<pollfd> polled;
     for (;;) {
       polled.assign({{wake_.get(), POLLIN, 0}});
-      for (const Leaving& one : leaving_) polled.push_back({one.fd.get(), POLLOUT, 0});
+      for (const Leaving& one : leaving_) polled.push_back({one.fd.get(), one.events(), 0});
       ::poll(polled.data(), polled.size(), timeout_ms());
       eventfd_t ignored;
       if (polled[0].revents != 0) ::eventfd_read(wake_.get(), &ignored);
@@ -192,14 +193,23 @@ class HttpDoor::Serving {
     return {.status = 405, .body = "pages are only read here\n", .headers = "Allow: GET, HEAD\r\n"};
   }
 
-  // The listener holds the connection until the reader has closed it.
+  // All of the answer first, then its reader, who may take a while to close the connection.
   bool has_left(Leaving& one) const {
+    const bool leaves = one.text.empty() ? !has_gone(one.fd) : send_some(one);
+    if (leaves && monotonic_ns() < one.deadline_ns) return false;
+    ::shutdown(one.fd.get(), SHUT_RDWR);  // the listener holds it, too
+    return true;
+  }
+
+  // False: the connection is broken.
+  bool send_some(Leaving& one) const {
     const ssize_t sent =
         ::send(one.fd.get(), one.text.data(), one.text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) one.text.erase(0, static_cast<size_t>(sent));
-    const bool broken = sent < 0 && errno != EAGAIN && errno != EINTR;
-    if (!broken && !one.text.empty() && monotonic_ns() < one.deadline_ns) return false;
-    ::shutdown(one.fd.get(), one.text.empty() ? SHUT_WR : SHUT_RDWR);
+    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    one.text.erase(0, static_cast<size_t>(sent));
+    if (!one.text.empty()) return true;
+    ::shutdown(one.fd.get(), SHUT_WR);
+    one.deadline_ns = monotonic_ns() + options_.closing_timeout_ns;
     return true;
   }
 

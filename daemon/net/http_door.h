@@ -2,7 +2,8 @@
 //
 // A request reaches a thread when all of its head is there (GuardedListener), so half-open ones
 // cost a place among those that wait and nothing else; an answer leaves as fast as its reader reads
-// and no longer than some seconds. Of too many connections the oldest of the largest crowd goes.
+// and no longer than some seconds, and a reader that stays is closed after some more. Of too many
+// connections the oldest of the largest crowd goes.
 // Thread rule: create and destroy on one thread; `answer` runs on the door's own.
 #pragma once
 
@@ -25,6 +26,7 @@ struct HttpAnswer {
 struct HttpOptions {
   uint64_t request_timeout_ns = 2'000'000'000;  // until all of a request's head is there
   uint64_t answer_timeout_ns = 10'000'000'000;  // until all of its answer has left
+  uint64_t closing_timeout_ns = 5'000'000'000;  // then until its reader has closed the connection
   std::function<void()> on_junk;                // what is no request
   std::function<void(const scheduler::Share&)> on_share = {};
 };

@@ -5,8 +5,10 @@
 #include <poll.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include "daemon/base/open_files.h"
 #include "tests/daemon/operators/control_harness.h"
@@ -21,7 +23,8 @@ class HttpDoorTest : public ::testing::Test {
   void SetUp() override {
     Result<TcpListener> listener = TcpListener::open("127.0.0.1:0", "metrics.port");
     ASSERT_TRUE(listener.ok()) << listener.status().to_string();
-    auto created = HttpDoor::create(*std::move(listener), {.on_junk = [] {}},
+    auto created = HttpDoor::create(*std::move(listener),
+                                    {.closing_timeout_ns = 200'000'000, .on_junk = [] {}},
                                     [this](const std::string&) { return answer(); });
     ASSERT_TRUE(created.ok());
     door_ = *std::move(created);
@@ -69,6 +72,18 @@ TEST_F(HttpDoorTest, AnswersWhoHasSaidAll) {
   const UniqueFd client = ask();
   ::shutdown(client.get(), SHUT_WR);
   EXPECT_TRUE(read_all(client).ends_with("\r\n\r\nfine"));
+}
+
+TEST_F(HttpDoorTest, WhoStaysAfterTheAnswerHasItsConnectionClosed) {
+  let_answer();
+  const uint64_t before = open_files().open;
+  const UniqueFd client = ask();
+  EXPECT_TRUE(read_all(client).ends_with("\r\n\r\nfine"));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (open_files().open > before + 1 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(open_files().open, before + 1) << "the client's own";
 }
 
 TEST_F(HttpDoorTest, ThoseWhoAskAndGoTakeFewDescriptorsAndFewAnswers) {
