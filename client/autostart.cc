@@ -20,6 +20,9 @@ namespace cgx::client {
 namespace {
 
 constexpr std::chrono::milliseconds kLockPause(10);
+constexpr char kWaysOut[] =
+    ", so that no daemon is started there; set XDG_RUNTIME_DIR to a directory of your own, or "
+    "CGX_SOCKET to the path of a socket in one";
 
 std::string directory_of(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -97,7 +100,8 @@ Result<StartLock> StartLock::take(const Environment& environment, const std::str
     return unavailable("runtime directory " + directory + ": " + std::strerror(errno));
   }
   if (directory == environment.runtime_dir) {
-    CGX_RETURN_IF_ERROR(check_runtime_dir(directory, environment.uid));
+    const Status safe = check_runtime_dir(directory, environment.uid);
+    if (!safe.ok()) return Status(safe.code(), safe.message() + kWaysOut);
   }
   const std::string path = socket_path + ".start";
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
