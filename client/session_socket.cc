@@ -106,10 +106,7 @@ Result<Handshake> SessionSocket::shake_hands(const wire::Hello& hello, Deadline 
                        "is it stopped?");
   }
   std::vector<UniqueFd> fds;
-  // A daemon that refuses the connection answers and closes, maybe before it has read Hello: the
-  // first receive says so, the answer is behind it.
-  auto packet = receive(&fds);
-  if (!packet.ok()) packet = receive(&fds);
+  const auto packet = receive(&fds);
   CGX_RETURN_IF_ERROR(!packet.ok() && !sent.ok() ? sent : packet.status());
   CGX_ASSIGN_OR_RETURN(const wire::PacketHeader header,
                        wire::parse_header(*packet, wire::Side::kClient));
@@ -179,9 +176,11 @@ Result<std::vector<std::byte>> SessionSocket::receive(std::vector<UniqueFd>* fds
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
+  // A daemon that hangs up may not have read everything: the first receive says so, and what it
+  // said itself is behind that.
   ssize_t size;
   do size = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | flags);
-  while (size < 0 && errno == EINTR);
+  while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   std::vector<UniqueFd> received;
   if (size >= 0) wire::take_fds(message, received);
   if (size < 0) return lost("receiving failed: " + errno_text());
