@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "proto/wire/unique_fd.h"
@@ -30,12 +32,12 @@ bool is_among_last(int fd, rlim_t parts) {
   return static_cast<rlim_t>(fd) >= limit.rlim_cur - reserve / parts;
 }
 
-// Whether so many more may be opened outside the reserve; `any` is one that is open.
-bool has_room(int any, size_t descriptors) {
+// Whether so many more may be opened, none of them `too_late`; `any` is one that is open.
+bool has_room(int any, size_t descriptors, bool (*too_late)(int fd)) {
   std::vector<UniqueFd> next;
   while (next.size() < descriptors) {
     next.emplace_back(::fcntl(any, F_DUPFD_CLOEXEC, 0));
-    if (!next.back() || in_reserve(next.back().get())) return false;
+    if (!next.back() || too_late(next.back().get())) return false;
   }
   return true;
 }
@@ -63,6 +65,18 @@ OpenFiles open_files() {
   return files;
 }
 
+std::optional<size_t> unread_descriptors(int socket) {
+  const std::string path = "/proc/self/fdinfo/" + std::to_string(socket);
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[512];
+  const ssize_t bytes = file ? ::read(file.get(), text, sizeof(text)) : -1;
+  if (bytes <= 0) return std::nullopt;
+  const std::string all(text, static_cast<size_t>(bytes)), key = "\nscm_fds: ";
+  const size_t at = all.find(key);
+  if (at == all.npos) return std::nullopt;
+  return std::strtoull(all.c_str() + at + key.size(), nullptr, 10);
+}
+
 bool in_reserve(int fd) {
   return is_among_last(fd, 1);
 }
@@ -71,8 +85,8 @@ bool in_last_half_of_reserve(int fd) {
   return is_among_last(fd, 2);
 }
 
-Admission::Answer Admission::ask(int any, uint64_t now_ns, size_t descriptors) {
-  if (has_room(any, descriptors)) {
+Admission::Answer Admission::ask(int any, uint64_t now_ns, size_t descriptors, bool is_in) {
+  if (has_room(any, descriptors, is_in ? in_last_half_of_reserve : in_reserve)) {
     waiting_since_ns_ = UINT64_MAX;
     in_vain_ = false;
     return Answer::kLetIn;

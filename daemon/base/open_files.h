@@ -1,10 +1,11 @@
 // How many descriptors this process may have open. Every session, link and operator takes some, and
 // service managers start a process with few (1,024) though they allow many.
-// Thread rule: main; open_files() from anywhere.
+// Thread rule: main; open_files() and unread_descriptors() from anywhere.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace cgx::daemon {
 
@@ -19,6 +20,9 @@ struct OpenFiles {
   uint64_t limit = 0;
 };
 OpenFiles open_files();
+
+// How many wait in a Unix socket for being received; nothing: the kernel does not tell.
+std::optional<size_t> unread_descriptors(int socket);
 
 // Whether a descriptor just opened lies in the reserve, the last 64 or an eighth of what may be
 // open: the kernel gives out the lowest number, so few are left. The reserve is for links and for
@@ -39,8 +43,9 @@ class Admission {
   static constexpr uint64_t kPatienceNs = 250'000'000;
   static constexpr uint64_t kLookAgainNs = 1'000'000;  // while somebody waits
 
-  // `any`: an open descriptor, as that of the door.
-  Answer ask(int any, uint64_t now_ns, size_t descriptors = 1);
+  // `any`: an open descriptor, as that of the door. Who `is_in` already may take half of the
+  // reserve.
+  Answer ask(int any, uint64_t now_ns, size_t descriptors = 1, bool is_in = false);
 
  private:
   uint64_t waiting_since_ns_ = UINT64_MAX;  // and that: nobody waits

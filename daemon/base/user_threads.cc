@@ -1,21 +1,19 @@
 #include "daemon/base/user_threads.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <iterator>
 #include <map>
-#include <string_view>
 #include <system_error>
 #include <thread>
 #include <tuple>
 #include <utility>
 
+#include "daemon/base/open_files.h"
 #include "proto/wire/mutex.h"
 #include "proto/wire/packet_fds.h"
 
@@ -23,17 +21,6 @@ namespace cgx::daemon {
 namespace {
 
 constexpr size_t kBundleMax = 253;  // what one packet can carry (SCM_MAX_FD)
-
-// REQUIRES: nothing is sent to it any more. Where the kernel does not tell, there may be some.
-bool descriptors_wait_in(int connection) {
-  const std::string path = "/proc/self/fdinfo/" + std::to_string(connection);
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char text[512];
-  const ssize_t bytes = file ? ::read(file.get(), text, sizeof(text)) : -1;
-  if (bytes <= 0) return true;
-  return std::string_view(text, static_cast<size_t>(bytes)).find("\nscm_fds: 0\n") ==
-         std::string_view::npos;
-}
 
 // Puts the last ones into the queue of a socket, whose close closes them: none of ours is the last
 // reference then, so closing ours here does not block. They stay where the kernel refuses that.
@@ -176,8 +163,8 @@ void UserThreads::close(const std::string& holder, UniqueFd fd) {
 
 void UserThreads::end(const std::string& holder, UniqueFd connection) {
   if (!connection) return;
-  ::shutdown(connection.get(), SHUT_RDWR);
-  if (descriptors_wait_in(connection.get())) Lanes::end(lanes_, holder, std::move(connection));
+  ::shutdown(connection.get(), SHUT_RDWR);  // nothing is sent to it any more
+  if (unread_descriptors(connection.get()) != 0u) Lanes::end(lanes_, holder, std::move(connection));
 }
 
 size_t UserThreads::waiting(const std::string& holder) const {

@@ -13,7 +13,8 @@ using wire::SessionMessageType;
 
 namespace {
 
-constexpr size_t kDescriptorsOfASession = 5;  // until it is open; two stay
+constexpr size_t kDescriptorsOfASession = 5;      // until it is open; two stay
+constexpr size_t kDescriptorsOfAPacketMax = 253;  // SCM_MAX_FD
 
 bool has_spoken(int socket) {
   pollfd one{socket, POLLIN, 0};
@@ -59,28 +60,55 @@ void IpcAgent::Connection::ask(uint32_t request, Body body) {
       {serial_, request, std::move(body), Unserved(unserved_, unserved_of_user_)});
 }
 
-Admission::Answer IpcAgent::Connection::ask_for_descriptors() {
-  return opening_.ask(socket_.get(), agent_.now_ns_, kDescriptorsOfASession);
+bool IpcAgent::Connection::too_much_waits() const {
+  return *unserved_ >= kUnservedMax || *unserved_of_user_ >= kUnservedOfUserMax ||
+         agent_.too_much_waits(holder_);
 }
 
-bool IpcAgent::Connection::must_wait() {
-  if (*unserved_ >= kUnservedMax || *unserved_of_user_ >= kUnservedOfUserMax) return true;
-  if (agent_.too_much_waits(holder_)) return true;
-  return state_ == State::kGreeting && has_spoken(socket_.get()) &&
-         ask_for_descriptors() == Admission::Answer::kWait;
+Admission::Answer IpcAgent::Connection::ask_for_descriptors(size_t sent) {
+  const bool is_in = state_ != State::kGreeting;
+  return admission_.ask(socket_.get(), agent_.now_ns_, sent + (is_in ? 0 : kDescriptorsOfASession),
+                        is_in);
+}
+
+// What finds no room the kernel closes while this thread receives it, and that may take long.
+Admission::Answer IpcAgent::Connection::ask_for_room(NextPacket next) {
+  if (next == NextPacket::kWithDescriptors) {
+    const size_t sent = unread_descriptors(socket_.get()).value_or(kDescriptorsOfAPacketMax);
+    return ask_for_descriptors(std::min(sent, kDescriptorsOfAPacketMax));
+  }
+  const bool greets = state_ == State::kGreeting && has_spoken(socket_.get());
+  return greets ? ask_for_descriptors(0) : Admission::Answer::kLetIn;
+}
+
+// Nobody says more than Hello before it is answered: what else came is not even taken.
+Status IpcAgent::Connection::check_greeting(NextPacket next) const {
+  if (state_ != State::kGreeting || next != NextPacket::kWithDescriptors) return {};
+  const size_t sent = unread_descriptors(socket_.get()).value_or(0);
+  if (sent <= kPacketFdsMax) return {};
+  return protocol_error(std::to_string(sent) + " descriptors came before the handshake ended");
 }
 
 void IpcAgent::Connection::read_again() {
-  paused_ = must_wait() || !agent_.poller().add(socket_.get(), EPOLLIN, serial_ * 2).ok();
+  const bool must_wait =
+      too_much_waits() || ask_for_room(next_packet(socket_.get())) == Admission::Answer::kWait;
+  paused_ = must_wait || !agent_.poller().add(socket_.get(), EPOLLIN, serial_ * 2).ok();
 }
 
 Status IpcAgent::Connection::read_packets(bool died) {
+  using Answer = Admission::Answer;
   for (int i = 0; i < kPacketsPerRound; ++i) {
-    if (must_wait() && !died) {
+    const NextPacket next = next_packet(socket_.get());
+    CGX_RETURN_IF_ERROR(check_greeting(next));
+    const Answer room = too_much_waits() && !died ? Answer::kWait : ask_for_room(next);
+    if (room == Answer::kWait && !died) {
       agent_.pause_reading(*this);
       paused_ = true;
       return {};
     }
+    if (next == NextPacket::kNone) return {};
+    const bool no_room = next == NextPacket::kWithDescriptors && room != Answer::kLetIn;
+    if (no_room) return died ? Status() : no_descriptor_left();
     Packet packet;
     const Result<ReceiveOutcome> outcome =
         receive_packet(socket_.get(), wire::kSessionPacketBytesMax, packet);
@@ -125,7 +153,7 @@ Status IpcAgent::Connection::hello(uint32_t request, const wire::Hello& hello, U
     CGX_RETURN_IF_ERROR(agent_.poller().add(peer_.pidfd.get(), EPOLLIN, serial_ * 2 + 1));
   }
   CGX_RETURN_IF_ERROR(agent_.may_open(holder_));
-  if (ask_for_descriptors() != Admission::Answer::kLetIn) return no_descriptor_left();
+  if (ask_for_descriptors(0) != Admission::Answer::kLetIn) return no_descriptor_left();
   job_ = hello.job;
   client_ = hello.client;
   hello_request_ = request;

@@ -73,8 +73,11 @@ class IpcAgent::Connection {
   Status send(const wire::Reply& reply, uint32_t request);
   template <typename Body>
   void ask(uint32_t request, Body body);
-  bool must_wait();
-  Admission::Answer ask_for_descriptors();  // of a session
+  bool too_much_waits() const;
+  // Of a session, and `sent` ones.
+  Admission::Answer ask_for_descriptors(size_t sent);
+  Admission::Answer ask_for_room(NextPacket next);  // for what reading it takes
+  Status check_greeting(NextPacket next) const;
 
   IpcAgent& agent_;
   const SessionSerial serial_;
@@ -87,7 +90,7 @@ class IpcAgent::Connection {
   State state_ = State::kGreeting;
   bool goodbye_ = false;
   uint64_t deadline_ns_;
-  Admission opening_;
+  Admission admission_;
   std::string job_, client_;
   ClientEnds ends_;  // until Welcome has been sent
   uint32_t hello_request_ = 0;

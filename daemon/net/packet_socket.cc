@@ -16,6 +16,13 @@ constexpr size_t kReceiveFdsMax = 253;
 
 }  // namespace
 
+NextPacket next_packet(int socket) {
+  msghdr message{};  // without room for descriptors: none is installed, and none is closed
+  const ssize_t got = ::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return NextPacket::kNone;
+  return message.msg_flags & MSG_CTRUNC ? NextPacket::kWithDescriptors : NextPacket::kPlain;
+}
+
 Result<ReceiveOutcome> receive_packet(int socket, size_t bytes_max, Packet& packet,
                                       size_t fds_max) {
   packet.fds.clear();

@@ -21,6 +21,7 @@ import unittest
 
 from cluster_case import RAW, ClusterCase, figure
 from daemons import SLOWER, binary, merged, stopped
+from descriptors_test import few_descriptors_free
 from doors_test import listeners
 from protocols import MEETING_MAGIC, MEETING_VERSION, MESH_VERSION
 from ranks import Job, Rank
@@ -87,12 +88,13 @@ class Descriptors(Hostile):
         link.connect(self.daemons[0].socket)
         return link
 
-    def send_lingering(self, link, packet, copies=1, packets=1):
-        """The daemon holds the only copy then: it is stopped until ours are closed."""
+    def send_lingering(self, link, packet, copies=1, packets=1, others=0):
+        """The daemon holds the only copy then: it is stopped until ours are closed. `others` come before them."""
         held = [[lingering() for _ in range(copies)] for _ in range(packets)]
-        with stopped(self.daemons[0].process):
+        with stopped(self.daemons[0].process), open(os.devnull, "rb") as other:
             for sent in held:
-                link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno() for s, _ in sent]))])
+                fds = [other.fileno()] * others + [inside.fileno() for inside, _ in sent]
+                link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
             for inside, reader in itertools.chain(*held):
                 inside.close()
                 self.addCleanup(reader.close)  # reading would end the lingering
@@ -155,6 +157,25 @@ class Descriptors(Hostile):
                     link.sendall(b"junk")
         self.assertLess(Use(daemon).descriptors, before + 300)
         self.assert_others_are_served()
+
+    def test_that_find_no_room_keep_nobody_waiting(self):
+        """What a process has no room for the kernel closes while it receives."""
+        opened = self.packets()
+        opened.sendall(greeting(body=words("job", "stranger")))
+        self.assertEqual(self.packet_kind(opened), WELCOME)
+        arena = greeting(kind=ADD_ARENA, body=host_arena(0, 4 * MIB))
+        for name, link, packet, refused in (("before Hello", self.packets(), b"junk", "before the handshake ended"),
+                                            ("of a session", opened, arena, "no descriptor left (ulimit -n)")):
+            with self.subTest(name), few_descriptors_free(self.daemons[0].process, outside=40):
+                self.send_lingering(link, packet, copies=3, others=250)
+                self.assert_others_are_served()
+                self.assertIn(refused, self.last_words(link).decode("latin-1"))
+
+    def last_words(self, link):
+        """Of a daemon that hung up; the first try may say that it has not read everything."""
+        with contextlib.suppress(ConnectionResetError):
+            return link.recv(1 << 17)
+        return link.recv(1 << 17)
 
     def packet_kind(self, link):
         packet, fds, _, _ = socket.recv_fds(link, 1 << 17, 8)

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "daemon/base/open_files.h"
 #include "tests/daemon/ipc/ipc_fixture.h"
 
 namespace cgx::daemon {
@@ -11,7 +12,8 @@ namespace {
 
 using scheduler::Counter;
 
-// The last descriptors that this process may open are the reserve; `free` more are outside it.
+// The last descriptors that this process may open are the reserve; `free` more are outside it (if
+// negative, so many of it are taken).
 class FewDescriptors {
  public:
   explicit FewDescriptors(int free) {
@@ -24,7 +26,8 @@ class FewDescriptors {
   }
   ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
 
-  static constexpr int kFiles = 512, kReserve = kFiles - 64;  // the first one of it
+  static constexpr int kFiles = 512, kReserved = 64;
+  static constexpr int kReserve = kFiles - kReserved;  // the first one of it
 
  private:
   rlimit before_{};
@@ -67,6 +70,29 @@ TEST_F(IpcAgentTest, RefusesByNameASessionThatWouldTakeFromTheReserve) {
     EXPECT_EQ(reply.code, StatusCode::kRESOURCE_EXHAUSTED);
     EXPECT_EQ(reply.message, "the daemon has no descriptor left (ulimit -n)");
   }
+}
+
+TEST_F(IpcAgentTest, AnArenaOfASessionMayTakeFromHalfOfTheReserveAndIsElseRefusedByName) {
+  start();
+  RawClient client = open_session();
+  const UniqueFd memfd = make_arena(4096), another = make_arena(4096);
+  client.send(wire::AddArena{.kind = wire::ArenaKind{99}}, 1);
+  EXPECT_EQ(client.receive_reply().code, StatusCode::kUNIMPLEMENTED);
+  const uint64_t before = open_files().open;  // what opening took is closed
+  {
+    const FewDescriptors few(0);
+    client.send(wire::AddArena{.arena = 0, .bytes = 4096}, 2, {memfd.get()});
+    EXPECT_EQ(client.receive_reply().code, StatusCode::kOK);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (open_files().open > before && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();  // the arena's is closed once it is mapped
+  }
+  const FewDescriptors few(-FewDescriptors::kReserved / 2);
+  client.send(wire::AddArena{.arena = 1, .bytes = 4096}, 3, {another.get()});
+  const wire::Reply reply = client.receive_reply();
+  EXPECT_EQ(reply.code, StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_EQ(reply.message, "the daemon has no descriptor left (ulimit -n)");
 }
 
 }  // namespace

@@ -62,7 +62,9 @@ class RawClient {
     message.msg_controllen = sizeof(control);
     pollfd poll{.fd = socket_.get(), .events = POLLIN, .revents = 0};
     EXPECT_EQ(::poll(&poll, 1, 10'000), 1) << "the daemon neither answered nor hung up";
-    const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    ssize_t got;  // that not all was read is told first
+    do got = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (got < 0 && errno == ECONNRESET);
     if (got <= 0) return std::nullopt;
     Received received;
     bytes.resize(static_cast<size_t>(got));

@@ -38,6 +38,24 @@ TEST_F(PacketSocketTest, TakesAPacketWithItsDescriptor) {
   EXPECT_EQ(packet.fds.size(), 1u);
 }
 
+TEST_F(PacketSocketTest, TellsOfDescriptorsAndLeavesThemWhereTheyAre) {
+  EXPECT_EQ(next_packet(ours.get()), NextPacket::kNone);
+  ASSERT_TRUE(send({}).ok());
+  ASSERT_TRUE(send({other.get(), other.get()}).ok());
+  EXPECT_EQ(next_packet(ours.get()), NextPacket::kPlain);
+  ASSERT_TRUE(receive_packet(ours.get(), kBytesMax, packet).ok());
+  const UniqueFd before(::dup(other.get()));
+  EXPECT_EQ(next_packet(ours.get()), NextPacket::kWithDescriptors);
+  EXPECT_EQ(next_packet(ours.get()), NextPacket::kWithDescriptors);
+  const UniqueFd after(::dup(other.get()));
+  EXPECT_EQ(after.get(), before.get() + 1) << "none was installed";
+  ASSERT_TRUE(receive_packet(ours.get(), kBytesMax, packet).ok());
+  EXPECT_EQ(packet.fds.size(), 2u);
+  EXPECT_EQ(packet.bytes.size(), 5u);
+  theirs.reset();
+  EXPECT_EQ(next_packet(ours.get()), NextPacket::kPlain) << "the end";
+}
+
 TEST_F(PacketSocketTest, RefusesMoreDescriptorsThanAMessageCarries) {
   ASSERT_TRUE(send({other.get(), other.get(), other.get()}).ok());
   const auto outcome = receive_packet(ours.get(), kBytesMax, packet);
