@@ -356,8 +356,6 @@ class Communicator final : public OperationPort,
   void show_step(const StepSample& sample);
   void answer_looks();
   void answer_late_looks();
-  template <typename T, typename Search>
-  void consider(Search search, std::function<void(const Result<T>&)> answer);
 
   // communicator_ceilings.cc
   bool sets_ceilings() const;

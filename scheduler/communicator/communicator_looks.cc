@@ -16,6 +16,44 @@ Status no_room() {
   return {StatusCode::kBUSY, "too many questions wait to be answered; ask again later"};
 }
 
+// A question that is being answered, where plans are made.
+template <typename Search, typename T>
+struct Considered {
+  std::function<Result<Search>()> begin;
+  std::optional<Search> search;
+  std::optional<Result<T>> found;
+
+  // One slice; true: it is answered.
+  bool work(uint64_t evaluations) {
+    if (!search) {
+      Result<Search> begun = begin();
+      if (!begun.ok()) {
+        found = begun.status();
+        return true;
+      }
+      search.emplace(*std::move(begun));
+      return false;
+    }
+    if (!search->work(evaluations)) return false;
+    found = search->answer();
+    search.reset();
+    return true;
+  }
+};
+
+// `begin()` begins a search, which goes on in slices; both on the planner's thread. `answer` gets
+// what it finds on this one.
+template <typename Search, typename T>
+void consider(PlannerPort& planner, std::function<Result<Search>()> begin,
+              const std::function<void(const Result<T>&)>& answer) {
+  const auto asked = std::make_shared<Considered<Search, T>>();
+  asked->begin = std::move(begin);
+  const bool taken =
+      planner.consider([asked](uint64_t evaluations) { return asked->work(evaluations); },
+                       [asked, answer] { answer(*asked->found); });
+  if (!taken) answer(no_room());
+}
+
 }  // namespace
 
 Status Communicator::check_look() const {
@@ -83,47 +121,25 @@ void Communicator::answer_late_looks() {
   }
 }
 
-// `search()` makes what is asked for, in slices, on the planner's thread; `answer` gets it on this.
-template <typename T, typename Search>
-void Communicator::consider(Search search, std::function<void(const Result<T>&)> answer) {
-  struct Found {
-    Search search;
-    std::optional<Result<T>> result;
-  };
-  const auto found = std::make_shared<Found>(Found{std::move(search), std::nullopt});
-  const bool taken = port_.planner().consider(
-      [found](uint64_t evaluations) {
-        found->result = found->search(evaluations);
-        return found->result.has_value();
-      },
-      [found, answer] { answer(*found->result); });
-  if (!taken) answer(no_room());
-}
-
 void Communicator::explain(const std::string& tensor, ExplainAnswer answer) {
   look([this, tensor, answer = std::move(answer)](const Result<SurveyQuestion>& question) {
     if (!question.ok()) return answer(question.status());
-    const auto search = [question = *question,
-                         tensor](uint64_t) -> std::optional<Result<Explanation>> {
+    const auto begin = [question = *question, tensor]() -> Result<ExplanationSearch> {
       const TensorTable& table = *question.running->table;
       const auto found = std::find_if(table.begin(), table.end(),
                                       [&](const auto& each) { return each.name == tensor; });
-      if (found == table.end()) {
-        return Result<Explanation>(Status(StatusCode::kNOT_FOUND, "no tensor " + tensor));
-      }
-      return scheduler::explain(question, static_cast<uint32_t>(found - table.begin()));
+      if (found == table.end()) return Status(StatusCode::kNOT_FOUND, "no tensor " + tensor);
+      return ExplanationSearch::create(question, static_cast<uint32_t>(found - table.begin()));
     };
-    consider<Explanation>(search, answer);
+    consider<ExplanationSearch, Explanation>(port_.planner(), begin, answer);
   });
 }
 
 void Communicator::profile(ProfileAnswer answer) {
   look([this, answer = std::move(answer)](const Result<SurveyQuestion>& question) {
     if (!question.ok()) return answer(question.status());
-    const auto search = [question = *question](uint64_t) -> std::optional<Result<JobProfile>> {
-      return profile_of(question);
-    };
-    consider<JobProfile>(search, answer);
+    const auto begin = [question = *question] { return ProfileSearch::create(question); };
+    consider<ProfileSearch, JobProfile>(port_.planner(), begin, answer);
   });
 }
 
@@ -132,17 +148,8 @@ void Communicator::what_if(const Policy& policy, uint32_t machines, WhatIfAnswer
         answer = std::move(answer)](const Result<SurveyQuestion>& question) {
     if (!question.ok()) return answer(question.status());
     const WhatIfQuestion asked{*question, policy, machines == 0 ? question->machines : machines};
-    const auto search = [asked, under_way = std::shared_ptr<WhatIfSearch>()](
-                            uint64_t evaluations) mutable -> std::optional<Result<WhatIf>> {
-      if (under_way == nullptr) {
-        Result<WhatIfSearch> made = WhatIfSearch::create(asked);
-        if (!made.ok()) return Result<WhatIf>(made.status());
-        under_way = std::make_shared<WhatIfSearch>(*std::move(made));
-      }
-      if (!under_way->work(evaluations)) return std::nullopt;
-      return under_way->answer();
-    };
-    consider<WhatIf>(search, answer);
+    const auto begin = [asked] { return WhatIfSearch::create(asked); };
+    consider<WhatIfSearch, WhatIf>(port_.planner(), begin, answer);
   });
 }
 

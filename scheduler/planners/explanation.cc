@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
-#include <span>
+#include <optional>
 #include <utility>
 
 #include "scheduler/plan/way.h"
@@ -11,46 +11,6 @@
 
 namespace cgx::scheduler {
 namespace {
-
-// Plans that differ from the running one in what a tensor, or its group, does.
-class Pricing {
- public:
-  Pricing(const SurveyQuestion& question, std::vector<double> arrivals, Fit fit, uint32_t tensor)
-      : question_(question),
-        arrivals_(std::move(arrivals)),
-        fit_(std::move(fit)),
-        tensor_(tensor) {}
-
-  // With another codec for all pieces of the tensor, or another way for all groups that hold one.
-  // Null: each group's own way.
-  Result<PricedChoice> price(const CodecSpec& codec, const Way* way) const {
-    Plan plan = question_.running->plan;
-    for (Group& group : plan.groups) change(codec, way, group);
-    CGX_ASSIGN_OR_RETURN(const Timeline timeline,
-                         timeline_of(plan, *question_.running->table, arrivals_, fit_.conditions));
-    const Way& first = plan.groups[question_.running->first_group_of(tensor_)].way;
-    return PricedChoice{codec, first.collective, timeline.step_ns(), timeline.after.work_ns,
-                        timeline.sent_bytes};
-  }
-
- private:
-  void change(const CodecSpec& codec, const Way* way, Group& group) const {
-    bool holds = false;
-    for (Segment& segment : group.segments) {
-      if (segment.tensor != tensor_) continue;
-      segment.spec = codec;
-      holds = true;
-    }
-    if (!holds) return;
-    if (way != nullptr) group.way = *way;
-    fit_group(question_.running->policy, group, question_.machines);
-  }
-
-  const SurveyQuestion& question_;
-  const std::vector<double> arrivals_;
-  const Fit fit_;
-  const uint32_t tensor_;
-};
 
 // The tensor's own codec, the policy's, and those of the menu.
 std::vector<CodecSpec> codecs_for(const PlanFacts& running, uint32_t tensor) {
@@ -88,33 +48,110 @@ std::vector<Way> other_ways_for(const SurveyQuestion& question, uint32_t tensor)
 
 }  // namespace
 
-Result<Explanation> explain(const SurveyQuestion& question, uint32_t tensor) {
-  const PlanFacts& running = *question.running;
-  const std::vector<CodecSpec> codecs = codecs_for(running, tensor);
-  std::vector<double> arrivals = arrivals_of(question);
-  CGX_ASSIGN_OR_RETURN(Fit fitted, fit(question, codecs, arrivals));
-  const Pricing pricing(question, std::move(arrivals), std::move(fitted), tensor);
-  Explanation explanation{.measured_ns = question.measured.step_ns, .others = {}};
-  const auto add = [&](const CodecSpec& codec, const Way* way) -> Status {
-    CGX_ASSIGN_OR_RETURN(const PricedChoice priced, pricing.price(codec, way));
-    explanation.others.push_back(priced);
-    return {};
+struct ExplanationSearch::State {
+  // Instead of what runs: a codec for all pieces of the tensor, or a way for all groups that hold
+  // one.
+  struct Choice {
+    CodecSpec codec;
+    std::optional<Way> way;  // none: each group's own
   };
-  CGX_ASSIGN_OR_RETURN(explanation.chosen, pricing.price(codecs[0], nullptr));
-  for (const CodecSpec& codec : std::span(codecs).subspan(1)) {
-    CGX_RETURN_IF_ERROR(add(codec, nullptr));
+
+  State(SurveyQuestion asked, uint32_t which) : question(std::move(asked)), tensor(which) {}
+
+  Status begin() {
+    const std::vector<CodecSpec> codecs = codecs_for(*question.running, tensor);
+    for (const CodecSpec& codec : codecs) choices.push_back({codec, std::nullopt});
+    for (const Way& way : other_ways_for(question, tensor)) choices.push_back({codecs[0], way});
+    arrivals = arrivals_of(question);
+    explanation.measured_ns = question.measured.step_ns;
+    CGX_ASSIGN_OR_RETURN(FitSearch made, FitSearch::create(question, codecs, arrivals));
+    fitting.emplace(std::move(made));
+    return {};
   }
-  for (const Way& way : other_ways_for(question, tensor)) {
-    CGX_RETURN_IF_ERROR(add(codecs[0], &way));
+
+  // True: done.
+  Result<bool> go_on(uint64_t evaluations) {
+    if (fitting) {
+      if (!fitting->work(evaluations)) return false;
+      CGX_ASSIGN_OR_RETURN(fitted, fitting->found());
+      fitting.reset();
+      return false;
+    }
+    for (uint64_t spent = 0; next < choices.size(); spent += question.running->plan.groups.size()) {
+      if (spent >= evaluations) return false;
+      CGX_RETURN_IF_ERROR(price(choices[next++]));
+    }
+    finish();
+    return true;
   }
-  std::stable_sort(explanation.others.begin(), explanation.others.end(),
-                   [](const auto& one, const auto& other) { return one.step_ns < other.step_ns; });
-  DecisionsPtr decisions = running.decisions;
-  if (decisions == nullptr) {
-    CGX_ASSIGN_OR_RETURN(decisions, Decisions::create(running.policy, *running.table));
+
+  // The first is what runs.
+  Status price(const Choice& choice) {
+    const PlanFacts& running = *question.running;
+    Plan plan = running.plan;
+    for (Group& group : plan.groups) change(choice, group);
+    CGX_ASSIGN_OR_RETURN(const Timeline timeline,
+                         timeline_of(plan, *running.table, arrivals, fitted.conditions));
+    const Way& first = plan.groups[running.first_group_of(tensor)].way;
+    explanation.others.push_back({choice.codec, first.collective, timeline.step_ns(),
+                                  timeline.after.work_ns, timeline.sent_bytes});
+    return {};
   }
-  explanation.by_default = decisions->by_default(tensor);
-  return explanation;
+
+  void change(const Choice& choice, Group& group) const {
+    bool holds = false;
+    for (Segment& segment : group.segments) {
+      if (segment.tensor != tensor) continue;
+      segment.spec = choice.codec;
+      holds = true;
+    }
+    if (!holds) return;
+    if (choice.way) group.way = *choice.way;
+    fit_group(question.running->policy, group, question.machines);
+  }
+
+  void finish() {
+    std::vector<PricedChoice>& others = explanation.others;
+    explanation.chosen = others.front();
+    others.erase(others.begin());
+    std::stable_sort(others.begin(), others.end(), [](const auto& one, const auto& other) {
+      return one.step_ns < other.step_ns;
+    });
+    const DecisionsPtr& decisions = question.running->decisions;
+    explanation.by_default = decisions != nullptr && decisions->by_default(tensor);
+  }
+
+  const SurveyQuestion question;
+  const uint32_t tensor;
+  std::vector<Choice> choices;
+  std::vector<double> arrivals;
+  std::optional<FitSearch> fitting;  // comes first
+  Fit fitted;
+  size_t next = 0;  // of the choices
+  Explanation explanation;
+  std::optional<Result<Explanation>> found;
+};
+
+ExplanationSearch::ExplanationSearch(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ExplanationSearch::ExplanationSearch(ExplanationSearch&&) noexcept = default;
+ExplanationSearch::~ExplanationSearch() = default;
+
+Result<ExplanationSearch> ExplanationSearch::create(SurveyQuestion question, uint32_t tensor) {
+  auto state = std::make_unique<State>(std::move(question), tensor);
+  CGX_RETURN_IF_ERROR(state->begin());
+  return ExplanationSearch(std::move(state));
+}
+
+bool ExplanationSearch::work(uint64_t evaluations) {
+  if (state_->found) return true;
+  const Result<bool> done = state_->go_on(evaluations);
+  if (!done.ok()) state_->found = done.status();
+  if (done.ok() && *done) state_->found = state_->explanation;
+  return state_->found.has_value();
+}
+
+const Result<Explanation>& ExplanationSearch::answer() const {
+  return *state_->found;
 }
 
 }  // namespace cgx::scheduler

@@ -1,9 +1,10 @@
 // What the choice for one tensor costs in a step, and what others would: on the timeline, with what
 // was measured of the job. Asked by operators; decides nothing.
 //
-// Pure.
+// Owned by one thread; goes on where it stopped.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "scheduler/planners/fit.h"
@@ -24,7 +25,23 @@ struct Explanation {
   std::vector<PricedChoice> others;  // shortest step first
   bool by_default = false;           // else a rule, a pin, its size or its type has decided
 };
-// REQUIRES: question.running and question.costs. NOT_FOUND names a codec without costs.
-Result<Explanation> explain(const SurveyQuestion& question, uint32_t tensor);
+
+class ExplanationSearch {
+ public:
+  // REQUIRES: question.running and question.costs, and a tensor of its table. NOT_FOUND, here or as
+  // the answer, names a codec without costs.
+  static Result<ExplanationSearch> create(SurveyQuestion question, uint32_t tensor);
+  ExplanationSearch(ExplanationSearch&&) noexcept;
+  ~ExplanationSearch();
+
+  // Goes on for about so many evaluations of a group; true: done.
+  bool work(uint64_t evaluations);
+  const Result<Explanation>& answer() const;  // REQUIRES: done
+
+ private:
+  struct State;
+  explicit ExplanationSearch(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace cgx::scheduler

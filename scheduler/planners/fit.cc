@@ -390,12 +390,4 @@ const Result<Fit>& FitSearch::found() const {
   return state_->found;
 }
 
-Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
-                std::span<const double> arrivals) {
-  CGX_ASSIGN_OR_RETURN(FitSearch search, FitSearch::create(question, menu, arrivals));
-  while (!search.work(UINT64_MAX)) {
-  }
-  return search.found();
-}
-
 }  // namespace cgx::scheduler

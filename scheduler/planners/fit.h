@@ -81,9 +81,6 @@ class FitSearch {
   std::unique_ptr<State> state_;
 };
 
-// All of it at once.
-Result<Fit> fit(const SurveyQuestion& question, std::span<const CodecSpec> menu,
-                std::span<const double> arrivals);
 std::vector<double> arrivals_of(const SurveyQuestion& question);  // by tensor
 
 }  // namespace cgx::scheduler

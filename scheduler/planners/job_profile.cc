@@ -6,8 +6,10 @@
 #include "scheduler/planners/proposal.h"
 
 namespace cgx::scheduler {
+namespace {
 
-Result<JobProfile> profile_of(const SurveyQuestion& question) {
+// All but the fit.
+JobProfile profile_of(const SurveyQuestion& question) {
   const PlanFacts& running = *question.running;
   JobProfile profile{
       .step = question.measured, .menu = menu_of(running.policy), .tensors = {}, .fit = {}};
@@ -23,8 +25,25 @@ Result<JobProfile> profile_of(const SurveyQuestion& question) {
   for (const SeenPlan& seen : question.seen) profile.others_seen += seen.step_ns > 0;
   profile.others_heard = static_cast<uint32_t>(question.others.size());
   profile.left_out = question.left_out;
-  CGX_ASSIGN_OR_RETURN(profile.fit, fit(question, profile.menu, arrivals_of(question)));
   return profile;
+}
+
+}  // namespace
+
+Result<ProfileSearch> ProfileSearch::create(const SurveyQuestion& question) {
+  JobProfile profile = profile_of(question);
+  CGX_ASSIGN_OR_RETURN(FitSearch fitting,
+                       FitSearch::create(question, profile.menu, arrivals_of(question)));
+  return ProfileSearch(std::move(profile), std::move(fitting));
+}
+
+bool ProfileSearch::work(uint64_t evaluations) {
+  if (found_) return true;
+  if (!fitting_.work(evaluations)) return false;
+  const Result<Fit>& fitted = fitting_.found();
+  if (fitted.ok()) profile_.fit = *fitted;
+  found_ = fitted.ok() ? Result<JobProfile>(profile_) : Result<JobProfile>(fitted.status());
+  return true;
 }
 
 }  // namespace cgx::scheduler

@@ -30,8 +30,23 @@ struct WhatIfSearch::State {
     arrivals = arrivals_of(question.job);
     std::vector<CodecSpec> specs = menu;
     specs.push_back(question.policy.default_codec);
-    CGX_ASSIGN_OR_RETURN(fitted, fit(question.job, specs, arrivals));
+    CGX_ASSIGN_OR_RETURN(FitSearch made, FitSearch::create(question.job, specs, arrivals));
+    fitting.emplace(std::move(made));
     return {};
+  }
+
+  // True: done.
+  Result<bool> go_on(uint64_t evaluations) {
+    if (fitting) {
+      if (!fitting->work(evaluations)) return false;
+      CGX_ASSIGN_OR_RETURN(fitted, fitting->found());
+      fitting.reset();
+      return false;
+    }
+    CGX_ASSIGN_OR_RETURN(const bool ready, prepare());
+    if (!ready || (search && !search->work(evaluations))) return false;
+    found = finish();
+    return true;
   }
 
   // Before the search: which rules hold for which names, some names at a time. True: done.
@@ -77,6 +92,7 @@ struct WhatIfSearch::State {
   WhatIfQuestion question;
   std::vector<CodecSpec> menu;
   std::vector<double> arrivals;
+  std::optional<FitSearch> fitting;  // comes first
   Fit fitted;
   std::optional<DecisionsMaker> matching;
   DecisionsPtr decisions;
@@ -96,12 +112,9 @@ Result<WhatIfSearch> WhatIfSearch::create(WhatIfQuestion question) {
 
 bool WhatIfSearch::work(uint64_t evaluations) {
   if (state_->found) return true;
-  const Result<bool> ready = state_->prepare();
-  if (!ready.ok()) state_->found = ready.status();
-  if (!ready.ok() || !*ready) return !ready.ok();
-  if (state_->search && !state_->search->work(evaluations)) return false;
-  state_->found = state_->finish();
-  return true;
+  const Result<bool> done = state_->go_on(evaluations);
+  if (!done.ok()) state_->found = done.status();
+  return state_->found.has_value();
 }
 
 const Result<WhatIf>& WhatIfSearch::answer() const {

@@ -229,6 +229,23 @@ TEST(Search, ExplainsAChoiceByStepsThatAreMeasuredForIt) {
   EXPECT_GT((*found)->step_ns, 0);
 }
 
+// Others' commits come between.
+TEST(Search, AnswersWhoAsksInSlices) {
+  Job job({.port_bytes_per_second = 2'000'000, .planning_ns = [](uint32_t) { return 0; }});
+  scheduler::Engine& engine = job.world.cluster.engine(0);
+  int answered = 0;
+  const auto take = [&](const auto& answer) { answered += answer.ok(); };
+  engine.explain({.job = "job", .tensor = "linear.weight"}, take);
+  engine.profile({.job = "job"}, take);
+  engine.what_if({.job = "job", .policy = auto_policy(), .machines = 16}, take);
+  for (uint64_t step = 0; step < 12; ++step) job.play(step);
+  EXPECT_EQ(answered, 3);
+  ASSERT_EQ(job.world.cluster.considered().size(), 3u);
+  for (const uint32_t slices : job.world.cluster.considered()) {
+    EXPECT_GE(slices, 44u) << "11 crowds x 4 ways are fitted, one of them in a slice";
+  }
+}
+
 TEST(Search, AnswersWhoAsksWhatAStepCostsThoughNoneComes) {
   Job job({});
   std::optional<Result<scheduler::Explanation>> told, unknown;

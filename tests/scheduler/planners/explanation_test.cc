@@ -11,10 +11,48 @@
 namespace cgx::scheduler {
 namespace {
 
+struct ExplainedInSlices {
+  Explanation found;
+  int slices = 0;
+};
+
+ExplainedInSlices explain_in_slices(const SurveyQuestion& question, uint32_t tensor,
+                                    uint64_t evaluations) {
+  Result<ExplanationSearch> search = ExplanationSearch::create(question, tensor);
+  EXPECT_TRUE(search.ok()) << search.status().to_string();
+  int slices = 1;
+  while (!search->work(evaluations)) ++slices;
+  EXPECT_TRUE(search->answer().ok()) << search->answer().status().to_string();
+  return {*search->answer(), slices};
+}
+
 Explanation explanation_of(const SurveyQuestion& question, uint32_t tensor) {
-  const Result<Explanation> found = explain(question, tensor);
-  EXPECT_TRUE(found.ok()) << found.status().to_string();
-  return *found;
+  return explain_in_slices(question, tensor, UINT64_MAX).found;
+}
+
+void expect_same(const PricedChoice& one, const PricedChoice& other) {
+  EXPECT_EQ(one.codec, other.codec);
+  EXPECT_EQ(one.collective, other.collective);
+  EXPECT_EQ(one.step_ns, other.step_ns);
+  EXPECT_EQ(one.daemon_ns, other.daemon_ns);
+  EXPECT_EQ(one.sent_bytes, other.sent_bytes);
+}
+
+// Whoever else plans on that thread waits for one slice of it.
+TEST(Explanation, IsTheSameHoweverItIsSliced) {
+  const MeasuredJob job;
+  const SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
+  const ExplainedInSlices whole = explain_in_slices(question, 3, UINT64_MAX);
+  const ExplainedInSlices sliced = explain_in_slices(question, 3, 1);
+  ASSERT_GE(whole.found.others.size(), 3u);
+  EXPECT_GE(sliced.slices, 44 + 1 + static_cast<int>(whole.found.others.size()))
+      << "11 crowds x 4 ways are fitted, then each choice is priced, one of them in a slice";
+  expect_same(sliced.found.chosen, whole.found.chosen);
+  ASSERT_EQ(sliced.found.others.size(), whole.found.others.size());
+  for (size_t i = 0; i < whole.found.others.size(); ++i) {
+    expect_same(sliced.found.others[i], whole.found.others[i]);
+  }
+  EXPECT_EQ(sliced.found.by_default, whole.found.by_default);
 }
 
 TEST(Explanation, PricesTheChoiceAsTheStepThatWasMeasured) {

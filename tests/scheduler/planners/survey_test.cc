@@ -35,10 +35,10 @@ TEST(Survey, OfTooManyGroupsIsRefusedAtOnce) {
   const Job job = job_of_many_groups();
   ASSERT_GT(job.running->plan.groups.size(), kFittedGroupsMax);
   const SurveyQuestion question = job.question({*job.costs, {.trip_ns = 1e5}});
-  const Result<Fit> fitted = fit(question, default_menu(), arrivals_of(question));
-  EXPECT_EQ(fitted.status().code(), StatusCode::kRESOURCE_EXHAUSTED);
-  EXPECT_NE(fitted.status().message().find("4096 are the most: raise group_bytes"),
-            std::string::npos);
+  const Status refused =
+      FitSearch::create(question, default_menu(), arrivals_of(question)).status();
+  EXPECT_EQ(refused.code(), StatusCode::kRESOURCE_EXHAUSTED);
+  EXPECT_NE(refused.message().find("4096 are the most: raise group_bytes"), std::string::npos);
 }
 
 TEST(Survey, OfTooManyGroupsNamesPlansForTrialsToDecide) {

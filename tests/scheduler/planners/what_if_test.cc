@@ -9,13 +9,22 @@
 namespace cgx::scheduler {
 namespace {
 
-WhatIf found_of(WhatIfQuestion question) {
+struct FoundInSlices {
+  WhatIf found;
+  int slices = 0;
+};
+
+FoundInSlices find_in_slices(WhatIfQuestion question, uint64_t evaluations) {
   Result<WhatIfSearch> search = WhatIfSearch::create(std::move(question));
   EXPECT_TRUE(search.ok()) << search.status().to_string();
-  while (!search->work(64)) {
-  }
+  int slices = 1;
+  while (!search->work(evaluations)) ++slices;
   EXPECT_TRUE(search->answer().ok()) << search->answer().status().to_string();
-  return *search->answer();
+  return {*search->answer(), slices};
+}
+
+WhatIf found_of(WhatIfQuestion question) {
+  return find_in_slices(std::move(question), 64).found;
 }
 
 Policy fixed(const CodecSpec& codec) {
@@ -23,6 +32,22 @@ Policy fixed(const CodecSpec& codec) {
   policy.mode = PlanMode::kFixed;
   policy.default_codec = codec;
   return policy;
+}
+
+TEST(WhatIf, IsTheSameHoweverItIsSliced) {
+  const MeasuredJob job;
+  const SurveyQuestion question = job.question({*job.costs, {8, 50'000}, 0});
+  for (const Policy& policy : {fixed(job.policy.default_codec), MeasuredJob::auto_policy()}) {
+    const auto [whole, few] = find_in_slices({question, policy, 4}, UINT64_MAX);
+    const auto [sliced, slices] = find_in_slices({question, policy, 4}, 1);
+    EXPECT_LE(few, 4);
+    EXPECT_GE(slices, 44) << "11 crowds x 4 ways are fitted, one of them in a slice";
+    EXPECT_EQ(sliced.now_ns, whole.now_ns);
+    EXPECT_EQ(sliced.step_ns, whole.step_ns);
+    EXPECT_EQ(sliced.backward_ns, whole.backward_ns);
+    EXPECT_EQ(sliced.sent_bytes, whole.sent_bytes);
+    EXPECT_EQ(sliced.plan, whole.plan);
+  }
 }
 
 TEST(WhatIf, IsTheTimelineOfThePlanThatThePolicyMakes) {
