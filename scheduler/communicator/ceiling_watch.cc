@@ -24,8 +24,7 @@ void CeilingWatch::follow(const PlanFacts& plan, uint64_t step) {
   }
   losses_.begin(std::move(strengths), table_hash_, measured, policy_.stats_steps, step);
   losses_.forget();
-  ceilings_.clear();
-  base_.clear();
+  set_ = std::make_shared<const SetCeilings>();
   guards_.clear();
   everywhere_ = {};
   level_ = 0;
@@ -40,7 +39,7 @@ void CeilingWatch::follow(const PlanFacts& plan, uint64_t step) {
 std::vector<CodecSpec> CeilingWatch::ceilings_under(const Policy& policy,
                                                     uint64_t table_hash) const {
   const bool goes_on = same_search(policy_, policy) && table_hash_ == table_hash;
-  return goes_on ? ceilings_ : std::vector<CodecSpec>();
+  return goes_on ? ceilings() : std::vector<CodecSpec>();
 }
 
 bool CeilingWatch::completed(uint64_t step) {
@@ -67,7 +66,7 @@ void CeilingWatch::ask(const FactsPtr& base) {
                          .strengths = losses_.strengths(),
                          .losses = losses_.tensors(),
                          .everywhere = everywhere_,
-                         .now = base_,
+                         .now = set_->base,
                          .guards = guards_,
                          .level = level_,
                          .climb = climb_},
@@ -93,7 +92,8 @@ void CeilingWatch::on_answer(const Result<CeilingAnswer>& answer) {
   if (answer.ok()) {
     guards_ = answer->guards;
     climb_ = answer->climb;
-    if (ceilings_.empty()) ceilings_ = answer->ceilings;  // what tensors have begun with
+    const bool first = ceilings().empty();  // it is what tensors have begun with
+    if (first) set_ = std::make_shared<const SetCeilings>(SetCeilings{answer->ceilings, {}});
   }
   due_ = answer.ok() ? answer->again : kMeasuredFirst;
 }
@@ -101,7 +101,7 @@ void CeilingWatch::on_answer(const Result<CeilingAnswer>& answer) {
 // Where ceilings are as before, guards alone have changed something.
 PlanOrigin CeilingWatch::origin_of(const CeilingAnswer& answer) const {
   const std::string name = kCeilingPlanners[static_cast<size_t>(policy_.ceilings)];
-  const bool same = !base_.empty() && answer.base == base_;
+  const bool same = !set_->base.empty() && answer.base == set_->base;
   const bool guards = policy_.ceilings == CeilingPlanner::kpolicy || same;
   if (!guards) return {kByCeilings, name + ": " + answer.why};
   const auto hurt = std::count_if(answer.guards.begin(), answer.guards.end(),
@@ -124,8 +124,7 @@ void CeilingWatch::propose(const CeilingAnswer& answer) {
         said.verdict = agreed.ok() ? "in force" : agreed.status().to_string();
         if (agreed.ok()) {
           known_ = true;
-          ceilings_ = answer.ceilings;
-          base_ = answer.base;
+          set_ = std::make_shared<const SetCeilings>(SetCeilings{answer.ceilings, answer.base});
           guards_ = answer.guards;
           level_ = answer.level;
           climb_ = answer.climb;

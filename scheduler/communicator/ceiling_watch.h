@@ -49,7 +49,8 @@ class CeilingWatch {
   void work(const FactsPtr& base);
 
   // By tensor, of the last plan agreed on; empty: the policy's codec for all.
-  const std::vector<CodecSpec>& ceilings() const { return ceilings_; }
+  const std::vector<CodecSpec>& ceilings() const { return set_->ceilings; }
+  const std::shared_ptr<const SetCeilings>& set() const { return set_; }  // the same, to be shown
   // What holds for a plan to come: the same, unless follow() will begin anew with it.
   std::vector<CodecSpec> ceilings_under(const Policy& policy, uint64_t table_hash) const;
   bool known() const { return losses_.strengths() == nullptr || known_; }
@@ -68,8 +69,7 @@ class CeilingWatch {
   LossMeter losses_;
   Policy policy_;  // of the plan in force
   uint64_t table_hash_ = 0;
-  std::vector<CodecSpec> ceilings_;
-  std::vector<CodecSpec> base_;  // before guards
+  std::shared_ptr<const SetCeilings> set_ = std::make_shared<const SetCeilings>();
   std::vector<Guard> guards_;
   std::vector<PlanNote> notes_;
   LossSample everywhere_;  // added up over machines; older steps count less

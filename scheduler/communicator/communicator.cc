@@ -470,6 +470,7 @@ CommunicatorSnapshot Communicator::snapshot() const {
   shown.policy_version = plan.plan.policy_version;
   shown.plan = plan.facts;
   shown.norms = steps_.norms();
+  if (members_.coordinator()) shown.ceilings = ceilings_.set();
   return shown;
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "kernels/codec.h"
 #include "scheduler/exchange/prepared_plan.h"
+#include "scheduler/planners/ceilings.h"
 
 namespace cgx::scheduler {
 
@@ -32,22 +34,72 @@ void show_plan(CommunicatorSnapshot& shown) {
   }
 }
 
+namespace {
+
+// Of the plan that runs, as far as codecs go: other plans have kept the codecs of those before.
+const PlanOrigin* origin_of_codecs(const CommunicatorSnapshot& shown) {
+  const auto decides = [&](const SwitchSnapshot& one) {
+    const auto by = [&](const char* who) { return one.origin.who == who; };
+    return one.epoch <= shown.epoch && (by(kByPlanner) || by(kByEarlierRun) || by(kByHistory) ||
+                                        by(kByCommit) || by(kByPolicy));
+  };
+  const auto found = std::find_if(shown.switches.rbegin(), shown.switches.rend(), decides);
+  return found == shown.switches.rend() ? nullptr : &found->origin;
+}
+
+// Ceilings or guards may have changed codecs since, which only their coordinator knows.
+bool ceilings_came(const CommunicatorSnapshot& shown) {
+  return std::any_of(shown.switches.begin(), shown.switches.end(), [](const SwitchSnapshot& one) {
+    return one.origin.who == kByCeilings || one.origin.who == kByGuard;
+  });
+}
+
+// Of tensors whose codec is neither the policy's nor a rule's.
+struct OtherReasons {
+  std::shared_ptr<const SetCeilings> set;
+  std::string ceiling, otherwise;
+
+  std::string of(uint32_t tensor, const CodecSpec& codec) const {
+    const bool at_ceiling =
+        set != nullptr && tensor < set->ceilings.size() && codec == set->ceilings[tensor];
+    if (!at_ceiling) return otherwise;
+    const bool guarded = tensor < set->base.size() && !(codec == set->base[tensor]);
+    return guarded ? "guard: hurt by " + kernels::to_string(set->base[tensor]) : ceiling;
+  }
+};
+
+OtherReasons other_reasons(const CommunicatorSnapshot& shown) {
+  const Policy& policy = shown.plan->policy;
+  const bool searches = policy.mode == PlanMode::kAuto;
+  const bool unknown = shown.ceilings == nullptr && !strengths_of(policy).empty();
+  OtherReasons reasons{shown.ceilings, "ceilings: ", ""};
+  reasons.ceiling += kCeilingPlanners[static_cast<size_t>(policy.ceilings)];
+  const PlanOrigin* const origin = origin_of_codecs(shown);
+  const bool kept = origin != nullptr && origin->who == kByEarlierRun;
+  const bool repeated = origin != nullptr && origin->who == kByHistory;
+  if (repeated || (kept && !(unknown && ceilings_came(shown)))) {
+    reasons.otherwise = origin->who + ": " + origin->why;
+  } else if (unknown && searches) {
+    reasons.otherwise =
+        "mode auto: as its search, ceilings or guards have it now; machine 0 knows which";
+  } else if (unknown) {
+    reasons.otherwise = reasons.ceiling + ", or guards below them; machine 0 knows which";
+  } else {
+    reasons.otherwise = searches ? "mode auto: as its search has it now" : reasons.ceiling;
+  }
+  return reasons;
+}
+
+}  // namespace
+
 void show_reasons(CommunicatorSnapshot& shown) {
   if (shown.plan == nullptr || shown.plan->decisions == nullptr) return;
   const Decisions& decisions = *shown.plan->decisions;
-  const Policy& policy = shown.plan->policy;
-  const bool ceilings =
-      policy.ceilings != CeilingPlanner::kpolicy && policy.mode != PlanMode::kAuto;
+  const OtherReasons others = other_reasons(shown);
   for (uint32_t t = 0; t < decisions.tensors(); ++t) {
     TensorSnapshot& tensor = shown.tensors[t];
-    if (tensor.codec == decisions.spec_of(t, policy)) {
-      tensor.reason = decisions.reason(t);
-    } else if (ceilings && decisions.by_default(t)) {
-      tensor.reason =
-          std::string("ceilings: ") + kCeilingPlanners[static_cast<size_t>(policy.ceilings)];
-    } else {
-      tensor.reason = "mode auto: as its search has it now";
-    }
+    const bool decided = tensor.codec == decisions.spec_of(t, shown.plan->policy);
+    tensor.reason = decided ? decisions.reason(t) : others.of(t, tensor.codec);
   }
 }
 

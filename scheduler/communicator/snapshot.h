@@ -28,6 +28,12 @@ struct SwitchSnapshot {  // one plan that took effect
   PlanOrigin origin = {};
 };
 
+// What the coordinator lets tensors take at most, by tensor of the plan that it has agreed on last.
+struct SetCeilings {
+  std::vector<CodecSpec> ceilings;  // empty: the policy's codec for all
+  std::vector<CodecSpec> base;      // before guards; empty: the same
+};
+
 struct GroupSnapshot {
   uint32_t index = 0;
   uint32_t tensors = 0;
@@ -45,7 +51,8 @@ struct TensorSnapshot {
   std::vector<uint64_t> shape;
   uint32_t group = 0;
   CodecSpec codec;
-  std::string reason;  // which rule decided: "default", "rule 2: \\.weight$", "below min_elements"
+  // What decided: "default", "rule 2: \\.weight$", "below min_elements", "guard: ..."
+  std::string reason;
   double intended_sq = 0, sent_sq = 0;  // as Norms
   std::optional<CodecSpec> rack_codec;  // of what is added within racks; none: the same
 };
@@ -88,9 +95,10 @@ struct CommunicatorSnapshot {
   std::vector<std::shared_ptr<const PolicyVersion>> policies;
   std::string searching;  // what mode auto does now; empty: the mode is fixed, or elsewhere
   TrialTime trial_time;   // where it does something
-  std::vector<PlanNote> plan_notes;       // newest last, at most 32
-  std::shared_ptr<const PlanFacts> plan;  // null: none yet
-  std::vector<Norms> norms;               // by tensor of the plan
+  std::vector<PlanNote> plan_notes;             // newest last, at most 32
+  std::shared_ptr<const PlanFacts> plan;        // null: none yet
+  std::vector<Norms> norms;                     // by tensor of the plan
+  std::shared_ptr<const SetCeilings> ceilings;  // the coordinator's; null: of other machines
   // show_plan() fills these in, on the thread that wants to see them.
   Policy policy;
   std::vector<GroupSnapshot> groups;

@@ -57,7 +57,7 @@ def bits_of(job):
     """Of tensors whose codec neither a rule nor their size decides."""
     found = {}
     for tensor in job.tensors():
-        if tensor["reason"] in ("default", "ceilings: layerwise"):
+        if tensor["reason"].startswith(("default", "ceilings: layerwise", "guard: ")):
             codec = tensor["codec"]
             found[tensor["name"]] = int(codec.split(":")[1].split(",")[0]) if ":" in codec else 32
     return found
