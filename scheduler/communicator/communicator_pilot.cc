@@ -190,6 +190,13 @@ void Communicator::report(const PlanNote& note) {
   if (PlanLog* const log = port_.plan_log()) {
     log->looked_at({members_.job, members_.name, note});
   }
+  if (note.limits) {
+    return port_.note(EventLevel::kWarning, "a search for plans is limited",
+                      {{"job", members_.job},
+                       {"communicator", members_.name},
+                       {"why", note.verdict},
+                       {"step", note.step}});
+  }
   port_.note(EventLevel::kInfo, "a plan was looked at",
              {{"job", members_.job},
               {"communicator", members_.name},

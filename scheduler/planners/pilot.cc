@@ -284,7 +284,8 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
 // Once for as long as it is the same.
 void Pilot::note_left_out() {
   if (std::exchange(left_out_, survey_->left_out) == survey_->left_out || left_out_.empty()) return;
-  note(PlanNote{.step = step_, .name = "survey", .verdict = "without " + left_out_});
+  note(
+      PlanNote{.step = step_, .name = "survey", .verdict = "without " + left_out_, .limits = true});
 }
 
 // A first prediction may be wrong; later ones have seen what codecs take here. In the end the plan

@@ -15,6 +15,7 @@ struct PlanNote {
   double predicted = 0;  // share of the step under the plan before; 0: nobody has said
   double measured = 0;   // as predicted
   double step_ns = 0;    // from one step's end to the next; 0: not measured
+  bool limits = false;   // of no plan: what the search has to do without
 };
 
 // Of a share, as people read it.

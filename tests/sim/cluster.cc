@@ -95,8 +95,10 @@ struct Cluster::Daemon final : public transport::Events,
     }
     return delivered;
   }
-  void event(scheduler::EventLevel, std::string_view text) override {
+  void event(scheduler::EventLevel level, std::string_view text) override {
     cluster.events_.push_back("machine " + std::to_string(machine) + ": " + std::string(text));
+    const bool warns = level == scheduler::EventLevel::kWarning;
+    if (warns) cluster.warnings_.push_back(cluster.events_.back());
   }
 };
 

@@ -116,6 +116,7 @@ class Cluster {
     return peers_.at({machine, other});
   }
   const std::vector<std::string>& events() const { return events_; }
+  const std::vector<std::string>& warnings() const { return warnings_; }  // among them
   // Slices of each question of an operator that is answered; REQUIRES: planning_ns.
   const std::vector<uint32_t>& considered() const { return considered_; }
   void note(const std::string& text) { events_.push_back(text); }  // among the daemons' events
@@ -201,7 +202,7 @@ class Cluster {
   scheduler::sim::Introductions introductions_;
   std::map<std::pair<uint32_t, uint32_t>, transport::PeerId> peers_;
   std::map<std::pair<uint32_t, uint32_t>, scheduler::LinkId> links_;
-  std::vector<std::string> events_;
+  std::vector<std::string> events_, warnings_;
   std::vector<uint32_t> considered_;
   FrameTap tap_;
   FrameFilter filter_;

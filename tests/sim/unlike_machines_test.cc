@@ -15,6 +15,8 @@ namespace {
 
 using scheduler::ProfileAnswerMessage;
 using scheduler::ProfileAsk;
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kCoordinator = 0, kMember = 1;
@@ -127,6 +129,9 @@ TEST(UnlikeMachines, SayWhoDoesNotKnowWhatCodecsCost) {
   ASSERT_NO_FATAL_FAILURE(job.play(30));
   EXPECT_THAT(job.notes(), HasSubstr("without machine 1 (10.0.0.2) with rank 1: UNIMPLEMENTED: "
                                      "nobody knows what codecs cost there"));
+  EXPECT_THAT(job.cluster.warnings(),
+              Contains(AllOf(HasSubstr("a search for plans is limited"),
+                             HasSubstr("without machine 1 (10.0.0.2) with rank 1"))));
   EXPECT_EQ(job.tried_bits(), 4) << job.notes();
 }
 
