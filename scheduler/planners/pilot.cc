@@ -129,6 +129,7 @@ void Pilot::begin(const PilotPort::PlanPtr& base) {
   drift_ = kDriftMin;
   surprises_.clear();
   left_out_.clear();
+  said_unsearched_ = false;
   lost_.clear();
   lost_beside_ns_ = 0;
   owed_ = false;
@@ -273,7 +274,7 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
     return end_search();
   }
   survey_ = *survey;
-  note_left_out();
+  note_limits();
   candidate_ = worth_trying();
   left_over_ = candidate_ == nullptr && leaves_something();
   if (candidate_ == nullptr) return end_search();
@@ -281,11 +282,15 @@ void Pilot::on_survey(const Result<SurveyPtr>& survey) {
   stage_ = Stage::kProposing;
 }
 
-// Once for as long as it is the same.
-void Pilot::note_left_out() {
-  if (std::exchange(left_out_, survey_->left_out) == survey_->left_out || left_out_.empty()) return;
-  note(
-      PlanNote{.step = step_, .name = "survey", .verdict = "without " + left_out_, .limits = true});
+// The machines for as long as they are the same, the pieces once.
+void Pilot::note_limits() {
+  const auto say = [this](std::string what) {
+    note(PlanNote{.step = step_, .name = "survey", .verdict = std::move(what), .limits = true});
+  };
+  const bool others = std::exchange(left_out_, survey_->left_out) != survey_->left_out;
+  if (others && !left_out_.empty()) say("without " + left_out_);
+  if (survey_->unsearched.empty() || std::exchange(said_unsearched_, true)) return;
+  say(survey_->unsearched);
 }
 
 // A first prediction may be wrong; later ones have seen what codecs take here. In the end the plan

@@ -134,7 +134,7 @@ class Pilot {
   void forget_times(Cause cause);
   void forget_lost(Cause cause);
   void on_survey(const Result<SurveyPtr>& survey);
-  void note_left_out();
+  void note_limits();
   const Candidate* worth_trying() const;  // null: none
   bool may_try_more() const;
   bool leaves_something() const;
@@ -218,6 +218,7 @@ class Pilot {
   TrialAccount account_;
   double between_ns_ = 0;          // as Usual's, when plans were surveyed last
   std::string left_out_;           // as Survey's, and said of the last one
+  bool said_unsearched_ = false;   // of the plans that it has looked for
   std::vector<double> surprises_;  // of the last trials: what was measured / promised
   double doubt_ = 1;     // in this search: a promise is believed as if it were so much longer
   bool unsure_ = false;  // what was predicted of its last trial was far off

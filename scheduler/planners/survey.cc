@@ -105,7 +105,7 @@ struct Surveyor::State {
     arrivals = arrivals_of(question);
     Result<FitSearch> made = FitSearch::create(question, menu, arrivals);
     if (made.status().code() == StatusCode::kRESOURCE_EXHAUSTED) {
-      begin_unpriced();
+      begin_unpriced(made.status().message());
       return {};
     }
     CGX_RETURN_IF_ERROR(made.status());
@@ -122,7 +122,12 @@ struct Surveyor::State {
   Status start_search() {
     const Policy& policy = question.running->policy;
     CGX_ASSIGN_OR_RETURN(static_cast<Fit&>(*survey), fitting->found());
-    if (pieces_of(question.running->plan) > kSearchedPiecesMax) return {};
+    if (const size_t pieces = pieces_of(question.running->plan); pieces > kSearchedPiecesMax) {
+      survey->unsearched = "only plans with one codec for all: the plan has " +
+                           std::to_string(pieces) + " pieces of tensors, and a codec for each is " +
+                           "searched for up to " + std::to_string(kSearchedPiecesMax);
+      return {};
+    }
     CGX_ASSIGN_OR_RETURN(Choose made, Choose::create({.inputs = inputs(policy),
                                                       .arrival_ns = arrivals,
                                                       .conditions = survey->conditions,
@@ -132,8 +137,9 @@ struct Surveyor::State {
   }
 
   // Of too many groups: trials say which plan is faster, as where groups are merged.
-  void begin_unpriced() {
+  void begin_unpriced(const std::string& why) {
     priced = false;
+    survey->unsearched = "only plans with one codec for all: " + why;
     survey->running_ns = question.measured.step_ns;
   }
 

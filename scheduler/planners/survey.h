@@ -32,7 +32,8 @@ struct Candidate {
 };
 
 struct Survey : Fit {
-  std::string left_out;                     // as SurveyQuestion's
+  std::string left_out;    // as SurveyQuestion's
+  std::string unsearched;  // why codecs were not looked for one by one; empty: they were
   uint32_t trials_max = 3, steps_max = 48;  // of a search
   // Shortest first, but the bypass last; none is the plan that runs. Where only one compressed plan
   // was seen the bypass comes first, whatever it is predicted to take. Where nobody predicts times

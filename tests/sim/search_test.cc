@@ -472,6 +472,41 @@ TEST(Search, BeginsWithoutAFoundPlanThatIsRefused) {
   for (uint64_t step = 0; step < 3; ++step) job.play(step);
 }
 
+// Each of so many has a codec of its own in no plan that is tried.
+TEST(Search, SaysOnceThatItLooksForNoCodecForEachOfVeryManyTensors) {
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 2049; ++i) {
+    tensors.push_back({.name = "bias" + std::to_string(i), .elements = 4, .shape = {4}});
+  }
+  EpochLog recorded;
+  World world({1, 1},
+              {.policy = auto_policy(),
+               .port_bytes_per_second = 2'000'000,
+               .plans = &recorded,
+               .costs = some_costs()},
+              /*raw=*/false, tensors);
+  uint64_t step = 0;
+  const auto play = [&](int steps) {
+    for (int i = 0; i < steps; ++i) run_step(world.cluster, world.tensors, step++);
+  };
+  play(30);
+  world.cluster.shape(500'000);  // a second search
+  play(60);
+  const auto shown = world.cluster.engine(0).snapshot(0).communicators.at(0);
+  EXPECT_EQ(shown.searching, "settled");
+  const auto searches = std::count_if(shown.plan_notes.begin(), shown.plan_notes.end(),
+                                      [](const auto& note) { return note.name == "search"; });
+  EXPECT_GE(searches, 1) << "after the first, which has no cause";
+  const auto limit = HasSubstr("2049 pieces of tensors, and a codec for each is searched for up");
+  EXPECT_THAT(shown.plan_notes,
+              Contains(::testing::Field(&scheduler::PlanNote::verdict, limit)).Times(1));
+  EXPECT_THAT(world.cluster.warnings(), Contains(limit).Times(1));
+  const auto of_limit = [&](const scheduler::PlanRemark& remark) {
+    return remark.note.verdict.find("2049 pieces") != std::string::npos;
+  };
+  EXPECT_EQ(std::count_if(recorded.remarks.begin(), recorded.remarks.end(), of_limit), 1);
+}
+
 TEST(Search, MergesWhereEveryOperationWaits) {
   scheduler::Policy policy = auto_policy();
   policy.mode = scheduler::PlanMode::kMerge;

@@ -46,6 +46,7 @@ TEST(Survey, OfTooManyGroupsNamesPlansForTrialsToDecide) {
   const auto named = [&] {
     std::vector<std::string> names;
     const SurveyPtr survey = survey_of(job.question({*job.costs, {}}));
+    EXPECT_NE(survey->unsearched.find("4096 are the most: raise group_bytes"), std::string::npos);
     for (const Candidate& each : survey->candidates) {
       EXPECT_EQ(each.step_ns, 0) << "nobody knows";
       EXPECT_EQ(each.bypass, each.name == "fp32");
@@ -71,6 +72,10 @@ TEST(Survey, OfTensorsCutIntoTooManyPiecesNamesPlansWithOneCodec) {
   const SurveyPtr survey = *surveyor->survey();
   ASSERT_FALSE(survey->candidates.empty());
   EXPECT_EQ(survey->candidates[0].name, "maxmin:4,bucket=512,stochastic");
+  EXPECT_EQ(survey->unsearched,
+            "only plans with one codec for all: the plan has 4096 pieces of tensors, and a codec "
+            "for each is searched for up to 2048");
+  EXPECT_EQ(survey_of(Job().question({*job.costs, {80, 50'000}, 0}))->unsearched, "");
 }
 
 TEST(Survey, BeginsWithThePlanThatCompressesNothing) {
