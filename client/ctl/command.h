@@ -47,6 +47,7 @@ struct Options {
   std::string tensor, codec;  // to be pinned
   bool over_rules = false;
   uint32_t machines = 0;  // to be simulated; 0: as many as there are
+  bool model = false;     // of a profile, for cgxsim
 };
 
 constexpr double kReadTimeoutS = 10;

@@ -172,6 +172,9 @@ int simulate(const Options& options, const Environment& environment) {
 }
 
 int profile(const Options& options, const Environment& environment) {
+  if (options.model && options.output == "json") {
+    return fail(kUsage, "--model prints a file for cgxsim, which is no JSON");
+  }
   Result<Connection> connection = connect(options.address, environment);
   if (!connection.ok()) return fail(connection.status());
   Caller caller(*std::move(connection), options);
@@ -180,13 +183,15 @@ int profile(const Options& options, const Environment& environment) {
       caller.call(&v1::Control::Stub::GetJobProfile, targeted<v1::GetJobProfileRequest>(options),
                   answer, kChangeTimeoutS);
   if (!status.ok()) return caller.fail_call(status);
-  return print(answer, options, show_profile);
+  return print(answer, options, options.model ? show_model : show_profile);
 }
 
 void add_profile(CLI::App& plan, Options& options, const Environment& environment, Run& run) {
   CLI::App& profiling = *plan.add_subcommand(
       "profile", "What was measured of the running job: steps, codecs, the link, gradients");
   add_target(profiling, options);
+  profiling.add_flag("--model", options.model,
+                     "Print tensors and gaps between their gradients as a file for cgxsim --model");
   profiling.callback(
       [&options, &environment, &run] { run = [&] { return profile(options, environment); }; });
 }

@@ -25,6 +25,7 @@ std::string show_searches(const v1::JobList& jobs);
 std::string show_explanation(const v1::TensorExplanation& explained, const v1::Communicator& one);
 std::string show_simulated(const v1::SimulatedPlan& answer);
 std::string show_profile(const v1::JobProfile& profile);
+std::string show_model(const v1::JobProfile& profile);  // a file for cgxsim --model
 // what mode auto has tried
 std::string show(const v1::PeerList& peers);
 std::string show(const v1::CodecList& codecs);

@@ -432,11 +432,16 @@ v1::JobProfile profile_of(const scheduler::JobProfile& profile) {
     codec.set_encode_ns_per_byte(curves->encode.ns_per_byte);
     codec.set_decode_ns_per_byte(curves->decode.ns_per_byte);
   }
-  for (size_t i = 0; i < profile.tensors.size(); ++i) {
+  const size_t tensors = profile.tensors == nullptr ? 0 : profile.tensors->size();
+  for (size_t i = 0; i < tensors; ++i) {
+    const scheduler::TensorDesc& from = (*profile.tensors)[i];
     v1::TensorArrival& tensor = *message.add_tensors();
-    tensor.set_name(plain_text(profile.tensors[i]));
+    tensor.set_name(plain_text(from.name));
     const bool known = i < profile.step.arrival_ns.size();
     tensor.set_after_ns(known ? whole(double{profile.step.arrival_ns[i]}) : 0);
+    tensor.set_elements(from.elements);
+    for (const uint64_t side : from.shape) tensor.add_shape(side);
+    tensor.set_dtype(std::string(dtype_name(from.dtype)));
   }
   return message;
 }

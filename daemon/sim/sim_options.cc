@@ -25,7 +25,8 @@ constexpr const char kAbout[] =
 void add_scene(CLI::App& app, SimOptions& options) {
   app.add_option("-m,--model", options.model,
                  "an architecture (" + sim::architecture_names() +
-                     ") or a file that lists tensors; without it resnet50");
+                     ") or a file that lists tensors, as cgxctl plan profile --model writes one of "
+                     "a running job; without it resnet50");
   app.add_option("-n,--machines", options.machines, "machines, with one rank each; 2 without it")
       ->check(CLI::Range(1u, 1024u))
       ->type_name("NUMBER");

@@ -11,8 +11,10 @@ namespace {
 // All but the fit.
 JobProfile profile_of(const SurveyQuestion& question) {
   const PlanFacts& running = *question.running;
-  JobProfile profile{
-      .step = question.measured, .menu = menu_of(running.policy), .tensors = {}, .fit = {}};
+  JobProfile profile{.step = question.measured,
+                     .menu = menu_of(running.policy),
+                     .tensors = running.table,
+                     .fit = {}};
   const auto add = [&](const CodecSpec& spec) {
     const auto found = std::find(profile.menu.begin(), profile.menu.end(), spec);
     if (found == profile.menu.end()) profile.menu.push_back(spec);
@@ -21,7 +23,6 @@ JobProfile profile_of(const SurveyQuestion& question) {
   for (const Group& group : running.plan.groups) {
     for (const Segment& segment : group.segments) add(segment.spec);
   }
-  for (const TensorDesc& tensor : *running.table) profile.tensors.push_back(tensor.name);
   for (const SeenPlan& seen : question.seen) profile.others_seen += seen.step_ns > 0;
   profile.others_heard = static_cast<uint32_t>(question.others.size());
   profile.left_out = question.left_out;

@@ -13,9 +13,9 @@
 namespace cgx::scheduler {
 
 struct JobProfile {
-  StepSample step;                   // a usual one
-  std::vector<CodecSpec> menu;       // what plans are made of, and what runs
-  std::vector<std::string> tensors;  // as step.arrival_ns
+  StepSample step;                             // a usual one
+  std::vector<CodecSpec> menu;                 // what plans are made of, and what runs
+  std::shared_ptr<const TensorTable> tensors;  // as step.arrival_ns
   Fit fit;
   uint32_t others_heard = 0;  // machines; the fit is of what the slowest takes
   std::string left_out = {};  // as SurveyQuestion's

@@ -221,6 +221,33 @@ TEST_F(Ctl, SaysWhichMachinesAProfileIsOf) {
               Not(HasSubstr("machines that were heard")));
 }
 
+TEST_F(Ctl, PrintsARunningJobAsAModelForCgxsim) {
+  using scheduler::TensorDesc;
+  const std::vector<TensorDesc> table = {
+      {.name = "head #1", .elements = 12, .shape = {3, 4}},
+      {.name = "empty", .elements = 0, .shape = {0}},
+      {.name = "head_#1", .dtype = DType::kBF16, .elements = 5, .shape = {}},
+      {.name = "first", .elements = 7, .shape = {7}}};
+  scheduler::JobProfile profile;
+  profile.tensors = std::make_shared<const scheduler::TensorTable>(table);
+  profile.step.step_ns = 5e6;
+  profile.step.period_ns = 7.25e6;
+  profile.step.arrival_ns = {1.5e6f, 1.5e6f, 2e6f, 0};
+  profile.fit.conditions.link = {.ns_per_byte = 8, .trip_ns = 40e3};
+  harness_.port.profiled(profile);
+  EXPECT_EQ(run({"plan", "profile", "-j", "bert", "--model"}).out,
+            "# bert/dp, as it was measured; one way takes 40.000us over a link of 1000mbit\n"
+            "# 1 tensors are not fp32; cgxsim takes them for it\n"
+            "model bert\n"
+            "forward 2250.000us\n"
+            "tensor first 7 0.000us\n"
+            "tensor head__1 3x4 1500.000us\n"
+            "tensor head__1_2 5 500.000us\n");
+  const Ran json = run({"-o", "json", "plan", "profile", "-j", "bert", "--model"});
+  EXPECT_EQ(json.code, 2);
+  EXPECT_THAT(json.err, HasSubstr("--model prints a file for cgxsim"));
+}
+
 TEST_F(Ctl, PrintsJsonThatIsTheMessage) {
   const Ran ran = run({"-o", "json", "jobs"});
   v1::JobList jobs;

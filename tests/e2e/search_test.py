@@ -3,6 +3,7 @@
 The periods here are those of a test that fills, dumps and compares; the link is slow enough to be most of a step.
 """
 
+import json
 import os
 import subprocess
 import unittest
@@ -107,11 +108,11 @@ class Search(ClusterCase):
                                                stdout=subprocess.PIPE)
                  for words in (("plan", "explain", "layer0.weight"),
                                ("plan", "simulate", "--set", "codec=maxmin:8", "--machines", "16"),
-                               ("plan", "profile"))]
+                               ("plan", "profile"), ("plan", "profile", "--model"))]
         while any(process.poll() is None for process in asked):
             self.play(job, comm, step)
             step += 1
-        explained, simulated, profiled = (process.communicate()[0] for process in asked)
+        explained, simulated, profiled, model = (process.communicate()[0] for process in asked)
         for text in ("because: ", "chosen: maxmin:4", "next best: ", "a step takes "):
             self.assertIn(text, explained)
         for text in ("maxmin:8", "now, measured", "on 16 machines"):
@@ -120,6 +121,22 @@ class Search(ClusterCase):
                      "maxmin:4", "layer0.weight", "by the slowest of 2 machines that were heard\n"):
             self.assertIn(text, profiled)
         self.assertIn("ask there", self.said(1, "plan", "explain", "layer0.weight"))
+        self.plays_on_paper(model)
+
+    def plays_on_paper(self, model):
+        """What cgxctl prints of the job is a model for cgxsim."""
+        path = os.path.join(self.daemons[0].directory, "model")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(model)
+        done = subprocess.run([binary("cgxsim"), "-m", path, "-n", "2", "-p", "codec: fp32", "-p", "codec: maxmin:4",
+                               "--json"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr + model)
+        exact, lossy = json.loads(done.stdout)["runs"]
+        self.assertGreater(exact["sent_bytes"], 3 * lossy["sent_bytes"])
+        printed = subprocess.run([binary("cgxsim"), "-m", path], capture_output=True, text=True, check=True).stdout
+        self.assertIn("1,048,640 parameters in 5 tensors", printed)
+        self.assertRegex(model, r"(?m)^tensor layer0[.]weight 256x1024 [\d.]+us$")
+        self.assertRegex(model, r"(?m)^forward (?!0[.]000us)[\d.]+us$")
 
     def said(self, machine, *words):
         daemon = self.daemons[machine]

@@ -124,7 +124,9 @@ TEST_F(ControlServiceTest, PricesATensorsChoice) {
 
 TEST_F(ControlServiceTest, ShowsWhatWasMeasuredOfAJob) {
   const CodecSpec eight{.codec = 3, .bits = 8, .bucket = 512};
-  scheduler::JobProfile profile{.menu = {eight}, .tensors = {"a", "b"}};
+  const auto table = std::make_shared<const scheduler::TensorTable>(scheduler::TensorTable{
+      {.name = "a", .dtype = DType::kBF16, .elements = 12, .shape = {3, 4}}, {.name = "b"}});
+  scheduler::JobProfile profile{.menu = {eight}, .tensors = table};
   profile.step.step_ns = 5e6;
   profile.step.period_ns = 7e6;
   profile.step.busy_ns = 3e6;
@@ -155,6 +157,9 @@ TEST_F(ControlServiceTest, ShowsWhatWasMeasuredOfAJob) {
   EXPECT_EQ(answer.codecs(0).decode_ns_per_byte(), 0.25);
   ASSERT_EQ(answer.tensors_size(), 2);
   EXPECT_EQ(answer.tensors(0).after_ns(), 2'000'000u);
+  EXPECT_EQ(answer.tensors(0).elements(), 12u);
+  EXPECT_THAT(answer.tensors(0).shape(), ::testing::ElementsAre(3u, 4u));
+  EXPECT_EQ(answer.tensors(0).dtype(), "bf16");
 
   harness_.port.profiled(Status(StatusCode::kUNAVAILABLE, "node0 coordinates; ask there"));
   grpc::ClientContext again;
