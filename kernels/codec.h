@@ -169,6 +169,13 @@ Result<const Lane*> find_lane(std::string_view name);  // "auto" or a name; erro
 enum class Strength : uint8_t { kNone, kBits, kFormat, kShare, kThreshold };
 
 // One row of the codec table.
+// What ARITHMETIC.md promises, in words. n values in b buckets; bits as given.
+struct CodecPromise {
+  const char* bytes = nullptr;
+  const char* error = nullptr;
+  const char* contractive = nullptr;
+};
+
 struct CodecRow {
   uint8_t number;       // CodecSpec::codec
   const char* name;     // "maxmin"
@@ -186,6 +193,7 @@ struct CodecRow {
   bool shared_draws = false;  // phase and site are no part of its DrawKey
   bool votes = false;    // every machine has one: a sum of several machines' is no contribution
   bool gathers = false;  // few machines do better with allgather than with scatter-reduce-allgather
+  CodecPromise promise = {};
 
   bool has(uint8_t flags) const { return (options & flags) == flags; }
 };

@@ -1,4 +1,6 @@
 // The codec table: rows, what a spec may say, and sizes. Everything here follows from codecs.def.
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "kernels/codec.h"
@@ -16,6 +18,12 @@ constexpr CodecRow kRows[] = {
 #include "kernels/codecs.def"
 #undef X
 };
+
+constexpr bool promises(const CodecRow& row) {
+  return row.promise.bytes && row.promise.error && row.promise.contractive;
+}
+static_assert(std::all_of(std::begin(kRows), std::end(kRows), promises),
+              "a row of codecs.def has no .promise");
 
 Status validate_bits(const CodecRow& row, const CodecSpec& spec) {
   if (spec.bits >= row.bits_min && spec.bits <= row.bits_max) return {};

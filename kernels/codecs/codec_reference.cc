@@ -7,62 +7,6 @@
 namespace cgx::kernels {
 namespace {
 
-// What ARITHMETIC.md promises, one line each. n values in b buckets; bits as given.
-struct Promise {
-  uint8_t number;
-  const char* bytes;
-  const char* error;
-  const char* contractive;
-};
-constexpr Promise kPromises[] = {
-    {0, "4 n (other types: their own size)", "none: exact", "exact"},
-    {1, "2 n", "max(2^-11 of the value, 2^-25); beyond 65504 saturates", "yes"},
-    {2, "2 n", "2^-8 of the value", "yes"},
-    {3, "8 b + 8 bits ceil(n / 64)",
-     "half a step of (max - min) / (2^bits - 1) nearest, one step stochastic; one step less "
-     "(2^bits "
-     "- 2) where a zero lies inside",
-     "at 2 bits and more nearest, 3 and more stochastic"},
-    {4, "4 b + 8 ceil(n / 64)", "its distance from the bucket's mean magnitude",
-     "yes: by 0.64 for normal values, less for heavy tails"},
-    {5, "4 b + 8 ceil(n / 64)", "as efsign; the vote drops what the minority wanted", "no"},
-    {6, "8 b + 8 ceil(n / 64)", "its distance from the mean of its sign",
-     "yes: by 0.64 for normal values, less for heavy tails"},
-    {7, "4 b + 8 bits ceil(n / 64)",
-     "half a step of norm / (2^(bits - 1) - 1) nearest, one step stochastic; the norm is the "
-     "largest magnitude, with norm=l2 the bucket's L2 norm",
-     "nearest, with norm=l2 only in small buckets; stochastic at 3 bits and more"},
-    {8, "4 b + 8 bits ceil(n / 64)",
-     "a third of the value nearest, up to the value stochastic; below the smallest level, half of "
-     "it and all of it",
-     "nearest, at 3 bits and more"},
-    {9, "4 b + 16 ceil(n / 64)",
-     "up to the largest magnitude; with clip up to 2.5 root mean squares, and what lies beyond",
-     "no"},
-    {10, "66 ceil(n / 64)",
-     "e4m3: 2^-4 of the value or 2^-14 of the largest of its 32; e5m2: 2^-3 and 2^-29", "yes"},
-    {11, "4 b + 64 ceil(n / 64)",
-     "half a step of the largest magnitude / 127 nearest, one step stochastic", "yes"},
-    {12,
-     "per 65,536 values: 8, indices (2 per value sent, 1 and now and then 2, or n / 8, whichever "
-     "is "
-     "least), values (4, 2, 1 or 0.5 each)",
-     "sent: that of values= (fp32: none); not sent: the value, none larger than any sent", "yes"},
-    {13, "as topk",
-     "sent: that of values=; not sent: the value, below the threshold unless more than a quarter "
-     "reach it",
-     "yes, where anything reaches the threshold"},
-    {14, "per 65,536 values: 16, values (4, 2, 1 or 0.5 each); no indices",
-     "sent: that of values=; not sent: the value. Without feedback unbiased: what is sent counts "
-     "1 / share times",
-     "yes, with feedback: by share, in expectation"},
-};
-
-const Promise* promise_of(const CodecRow& row) {
-  const auto found = std::ranges::find(kPromises, row.number, &Promise::number);
-  return found == std::end(kPromises) ? nullptr : found;
-}
-
 std::string number_text(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%g", value);
@@ -279,11 +223,9 @@ CodecUsage usage_of(const CodecRow& row) {
   fill_options(row, usage);
   usage.collective = row.gathers ? "allgather on few machines, else scatter-reduce-allgather"
                                  : "scatter-reduce-allgather";
-  if (const Promise* promise = promise_of(row)) {
-    usage.bytes = promise->bytes;
-    usage.error = promise->error;
-    usage.contractive = promise->contractive;
-  }
+  usage.bytes = row.promise.bytes;
+  usage.error = row.promise.error;
+  usage.contractive = row.promise.contractive;
   return usage;
 }
 

@@ -1,7 +1,6 @@
 // The codec table as operators read it: `cgxctl codecs` shows it, CODECS.md is generated from it.
 //
-// Everything follows from codecs.def, check_policy and encoded_bytes, but for the promises in words
-// (error bounds), which stand in codec_reference.cc. Thread rule: pure functions.
+// Everything follows from codecs.def, check_policy and encoded_bytes. Thread rule: pure functions.
 #pragma once
 
 #include <string>

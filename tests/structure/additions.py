@@ -127,7 +127,7 @@ def additions():
                  [Need(r"\bpropose_planted,", r"\nResult<Proposal> propose_planted\([^;]*\{", linked=True)],
                  {"scheduler/planners/planted.cc": PLANNER}),
         Addition("codec", "kernels/codecs.def",
-                 [Line("kernels/codecs.def", 'X(Planted, 99, "planted", "int8 once more", "nothing")\n')],
+                 [Line("kernels/codecs.def", 'X(Planted, 99, "planted", "int8 once more", "nothing", .promise = {"n", "none", "no"})\n')],
                  [Need(r"<PlantedFamily>", r"\bstruct PlantedFamily\b"),
                   Need(r"CGX_ON_LANE\(Planted\)\(spec\)", r"\nCGX_CODEC\(Planted\)", linked=True)],
                  {"kernels/codecs/planted.h": CODEC_HEADER, "kernels/codecs/planted.cc": CODEC_SOURCE}),
