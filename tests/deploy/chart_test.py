@@ -35,6 +35,9 @@ SETTINGS = {
     "placed": ("nodeSelector.kind=trainer", "tolerations[0].key=gpu", "tolerations[0].operator=Exists", "runDirectory=/srv/cgxd",
                "ports.mesh=7171", "image.tag=0.2"),
 }
+OF_KUBERNETES = "192.0.2.2"
+PAGES = {"config.metrics.job_names=true": 9464, "ports.metrics=9500": 9500, "config.metrics.port=9999": 9999,
+         "config.metrics.port=0": None, "config.metrics.address=127.0.0.1": None}  # a setting, and the port to scrape
 IMAGE = "image.repository=registry.test/cgxd"  # has no default
 WRONG = {"image.repository=": "repository", "network={}": "network", "network={everywhere}": "network", "ports.mesh=99999": "mesh", "ports.dta=1": "dta",
          "netwrok={10.0.0.0/8}": "netwrok", "runDirectory=run": "runDirectory", "keySecret=": None}
@@ -91,6 +94,11 @@ class Rendered(unittest.TestCase):
         found = {part["kind"]: part for part in yaml.safe_load_all(self.render(*settings))}
         self.assertEqual(set(found), {"ConfigMap", "DaemonSet"})
         return found["ConfigMap"]["data"]["cgxd.yaml"], found["DaemonSet"]["spec"]["template"]["spec"]
+
+    def annotations(self, *settings):
+        """Of the pod."""
+        found, = [part for part in yaml.safe_load_all(self.render(*settings)) if part["kind"] == "DaemonSet"]
+        return found["spec"]["template"]["metadata"]["annotations"]
 
     def test_it_lints(self):
         self.helm("lint", "--strict", CHART, "--set", IMAGE)
@@ -173,26 +181,43 @@ class Rendered(unittest.TestCase):
 
     @unittest.skipUnless(isolation_possible() and shutil.which("setpriv"), "needs root, for a machine of its own")
     def test_cgxd_serves_with_what_it_renders_and_answers_its_probes(self):
-        with Machines(1) as machines, tempfile.TemporaryDirectory(prefix="cgx-chart-") as folder:
-            os.chmod(folder, 0o755)
-            run, key, config = (os.path.join(folder, name) for name in ("run", "key", "cgxd.yaml"))
-            text, pod = self.parts("network={10.77.0.0/24}", "keySecret=k", f"runDirectory={run}", "ports.data=21000-21010",
-                                   "config.policy.codec=fp32")
-            self.make_place(run, key, config, text)
-            daemon, = pod["containers"]
+        with Machines(1) as machines:
             # Kubernetes' own network is another one than the daemons'.
-            subprocess.run(["ip", "-n", machines[0].netns, "address", "add", "192.0.2.2/24", "dev", "lo"], check=True)
-            arguments = [word.replace("$(ADDRESS)", "192.0.2.2") for word in daemon["args"]]
-            user, group = str(pod["securityContext"]["runAsUser"]), str(pod["securityContext"]["runAsGroup"])
-            with open(os.path.join(folder, "log"), "w+", encoding="utf-8") as log:
-                machines[0].start(["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--bounding-set=-all",
-                                   "--no-new-privs", os.path.join(BUILD, "bin", "cgxd"), "--config", config, *arguments],
-                                  stdout=log, stderr=log)
+            subprocess.run(["ip", "-n", machines[0].netns, "address", "add", OF_KUBERNETES + "/24", "dev", "lo"], check=True)
+            for setting, port in PAGES.items():
+                with self.subTest(setting), tempfile.TemporaryDirectory(prefix="cgx-chart-") as folder:
+                    self.serves(machines[0], folder, port, setting)
+
+    def serves(self, machine, folder, scraped_port, *settings):
+        os.chmod(folder, 0o755)
+        run, key, config = (os.path.join(folder, name) for name in ("run", "key", "cgxd.yaml"))
+        settings = ("network={10.77.0.0/24}", "keySecret=k", f"runDirectory={run}", "ports.data=21000-21010",
+                    "config.policy.codec=fp32", *settings)
+        text, pod = self.parts(*settings)
+        self.make_place(run, key, config, text)
+        container, = pod["containers"]
+        arguments = [word.replace("$(ADDRESS)", OF_KUBERNETES) for word in container["args"]]
+        user, group = str(pod["securityContext"]["runAsUser"]), str(pod["securityContext"]["runAsGroup"])
+        confined = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--bounding-set=-all", "--no-new-privs"]
+        with open(os.path.join(folder, "log"), "w+", encoding="utf-8") as log:
+            daemon = machine.start([*confined, os.path.join(BUILD, "bin", "cgxd"), "--config", config, *arguments],
+                                   stdout=log, stderr=log)
+            try:
                 for probe in ("readinessProbe", "livenessProbe"):
-                    self.await_probe(machines[0], daemon, daemon[probe]["httpGet"], log)
+                    program, *words = container[probe]["exec"]["command"]
+                    self.await_success(machine, [*confined, os.path.join(BUILD, "bin", program), *words], log)
+                scraped = self.annotations(*settings)
+                self.assertEqual((scraped["prometheus.io/scrape"], scraped.get("prometheus.io/port")),
+                                 ("true", str(scraped_port)) if scraped_port else ("false", None))
+                if scraped_port:
+                    ask = "import sys, urllib.request as u; sys.exit(u.urlopen(sys.argv[1], timeout=5).status != 200)"
+                    self.await_success(machine, [sys.executable, "-c", ask, f"http://{OF_KUBERNETES}:{scraped_port}/metrics"], log)
                 log.seek(0)
-                self.assertIn(f'"mesh":"{machines[0].address}:7070"', log.read())
+                self.assertIn(f'"mesh":"{machine.address}:7070"', log.read())
                 self.assertTrue(os.path.exists(os.path.join(run, "cgxd.sock")))
+            finally:
+                daemon.terminate()
+                daemon.wait(20)
 
     @staticmethod
     def make_place(run, key, config, text):
@@ -205,15 +230,12 @@ class Rendered(unittest.TestCase):
         with open(config, "w", encoding="utf-8") as file:
             file.write(text.replace("/etc/cgxd-key/key", key))
 
-    def await_probe(self, machine, container, probe, log):
-        port, = [port["containerPort"] for port in container["ports"] if port["name"] == probe["port"]]
-        ask = "import sys, urllib.request as u; sys.exit(u.urlopen(sys.argv[1], timeout=5).status != 200)"
+    def await_success(self, machine, words, log):
         deadline = time.monotonic() + 20
-        while machine.run([sys.executable, "-c", ask, f"http://192.0.2.2:{port}{probe['path']}"],
-                          capture_output=True).returncode:
+        while (done := machine.run(words, capture_output=True, text=True)).returncode:
             if time.monotonic() > deadline:
                 log.seek(0)
-                self.fail(f"no answer at {port}: {log.read()}")
+                self.fail(f"{words}: {done.stderr}\n{log.read()}")
             time.sleep(0.1)
 
 
