@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 namespace cgx::ctl {
 namespace {
@@ -67,6 +69,10 @@ std::string Caller::why(const grpc::Status& status) const {
 int Caller::fail_call(const grpc::Status& status) const {
   const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
   return fail(unreachable || unanswered(status) ? kUnreachable : kError, why(status));
+}
+
+std::string check_seconds(const std::string& text) {
+  return std::isfinite(std::strtod(text.c_str(), nullptr)) ? "" : text + " is no number of seconds";
 }
 
 void add_target(CLI::App& command, Options& options) {

@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -52,6 +53,7 @@ struct Options {
 
 constexpr double kReadTimeoutS = 10;
 constexpr double kChangeTimeoutS = 90;
+constexpr double kSecondsMax = 365 * 24 * 3600;  // a longer time-out means the same
 constexpr auto kLookAgain = std::chrono::milliseconds(100);
 
 using Run = std::function<int()>;  // what the command line asks for; returns an ExitCode
@@ -63,6 +65,7 @@ const v1::Communicator* only_one(const v1::JobList& jobs);
 
 int fail(ExitCode code, const std::string& message);
 int fail(const Status& status);
+std::string check_seconds(const std::string& text);  // of an option; CLI11 lets nan and inf pass
 void add_target(CLI::App& command, Options& options);
 size_t terminal_columns();  // of standard output; 0: it is no terminal
 
@@ -88,6 +91,7 @@ class Caller {
                            const Request& request, Answer& answer, double seconds,
                            const char* option) {
     grpc::ClientContext context;
+    seconds = std::min(seconds, kSecondsMax);
     limit_ = {std::chrono::system_clock::now() +
                   std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6)),
               seconds, option};

@@ -60,6 +60,10 @@ constexpr double kDrainMaxS = 3600;               // of timeouts.drain_ms, which
 constexpr auto kGone = std::chrono::seconds(10);  // more, in which a daemon ends its threads
 constexpr double kGoneS = kGone.count();
 
+constexpr const char* kEndedUnheard =
+    "the daemon has ended; it told only those who waited before this one what was cut off, and its "
+    "log";
+
 std::string show_drained(const v1::DrainAnswer& shown) {
   std::string text = "drained: " + std::to_string(shown.communicators()) + " communicators of " +
                      std::to_string(shown.sessions()) +
@@ -99,12 +103,16 @@ int drain(const Options& options, const Environment& environment) {
                 "the daemon has not ended, though its jobs have left or were cut off (a command of "
                 "cgxd run may go on)");
   };
-  if (!answer.drained()) return still_drains();
   const auto gone = [&] {
     v1::DaemonStatus still;
     return caller.call(&v1::Control::Stub::GetStatus, v1::GetStatusRequest(), still, kReadTimeoutS)
                .error_code() == grpc::StatusCode::UNAVAILABLE;
   };
+  while (!answer.drained()) {  // it has answered at once where many wait already
+    if (std::chrono::steady_clock::now() >= deadline) return still_drains();
+    if (gone()) return fail(kError, kEndedUnheard);
+    std::this_thread::sleep_for(kLookAgain);
+  }
   const auto drained = std::chrono::steady_clock::now();
   const auto last_look = options.end_s >= 0 ? deadline : drained + kGone;
   while (!gone()) {
@@ -133,11 +141,13 @@ void add_drain(CLI::App& app, Options& options, const Environment& environment, 
   drained.add_option("--reason", options.reason, "Why: told to the jobs and the audit log");
   drained
       .add_option("--limit", options.limit_s, "Seconds its jobs have to leave (timeouts.drain_ms)")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(CLI::Range(0.0, 3600.0))
+      ->check(check_seconds, "");
   drained
       .add_option("--wait", options.end_s,
                   "Seconds to wait until the daemon has ended (10 more than the limit)")
-      ->check(CLI::Range(0.0, kWaitMaxS));
+      ->check(CLI::Range(0.0, kWaitMaxS))
+      ->check(check_seconds, "");
   drained.callback([&] { run = [&] { return drain(options, environment); }; });
 }
 
@@ -218,7 +228,8 @@ void add_options(CLI::App& app, Options& options) {
       ->check(
           [](const std::string&
                  text) {  // CLI11's own message ends with the 309 digits of its limit
-            const bool fits = CLI::PositiveNumber(std::string(text)).empty();
+            const bool fits =
+                CLI::PositiveNumber(std::string(text)).empty() && check_seconds(text).empty();
             return fits ? "" : text + " is no number of seconds above 0";
           },
           "POSITIVE");

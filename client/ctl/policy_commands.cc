@@ -219,10 +219,12 @@ void add_apply_options(CLI::App& command, Options& options) {
   command.add_flag("--lossy", options.lossy,
                    "Compress also what travels exactly now; at a terminal you are asked");
   command.add_option("--reason", options.reason, "Why, for the log, the audit log and the history");
-  command.add_option(
-      "--wait", options.wait_s,
-      "Seconds to wait until the plan is in force, and say so; default: 30; 0 or -o json: not at "
-      "all");
+  command
+      .add_option(
+          "--wait", options.wait_s,
+          "Seconds to wait until the plan is in force, and say so; default: 30; 0 or -o json: not "
+          "at all")
+      ->check(check_seconds, "");
 }
 
 namespace {

@@ -460,6 +460,11 @@ TEST_F(Ctl, NamesTheWordItDoesNotUnderstandAndWhatWasMeant) {
       {{"events", "--last", "many"},
        "cgxctl events: --last: \"many\" is not a whole number, 0 or more\n"},
       {{"--timeout", "0", "status"}, "--timeout: 0 is no number of seconds above 0\n"},
+      {{"--timeout", "nan", "status"}, "--timeout: nan is no number of seconds above 0\n"},
+      {{"--timeout", "inf", "status"}, "--timeout: inf is no number of seconds above 0\n"},
+      {{"drain", "--limit", "nan"}, "--limit: nan is no number of seconds\n"},
+      {{"drain", "--wait", "nan"}, "--wait: nan is no number of seconds\n"},
+      {{"policy", "apply", "--wait", "inf"}, "--wait: inf is no number of seconds\n"},
   };
   for (const auto& [arguments, text] : cases) {
     const Ran ran = run_ctl(arguments);
@@ -514,6 +519,13 @@ TEST_F(Ctl, GivesUpAtItsTimeout) {
   EXPECT_EQ(ran.code, 3);
   EXPECT_EQ(ran.err, "cgxctl: the daemon at " + harness_.socket_path() +
                          " has not answered within 0.1 s (--timeout)\n");
+}
+
+TEST_F(Ctl, WaitsLongWhereItsTimeoutIsBeyondAllClocks) {
+  for (const char* seconds : {"1e13", "1e300"}) {
+    const Ran ran = run({"--timeout", seconds, "status"});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+  }
 }
 
 // Other users: only root can become one

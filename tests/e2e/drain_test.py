@@ -145,6 +145,22 @@ class Drain(ClusterCase):
         self.assertEqual(daemon.process.wait(20), 0)
         self.assertLess(time.monotonic() - began, 10)
 
+    def test_more_operators_than_it_keeps_waiting_learn_when_it_has_ended(self):
+        daemon = self.daemons[0]
+        job = self.job([0, 1])
+        job.submit(job.join(), 1, ranks=[0])  # the other never comes
+        self.wait_until(lambda: self.heard(job, 1, [0]), "the reading of what was submitted")
+        words = [binary("cgxctl"), "--socket", daemon.control, "drain", "--limit", str(3 * LIMIT_S)]
+        before = self.drains_written(daemon)
+        drains = [daemon.machine.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+        self.wait_until(lambda: self.drains_written(daemon) == before + len(drains), "the lines of the audit")
+        said = [each.communicate(timeout=20) for each in drains]
+        self.assertEqual(daemon.process.wait(20), 0)
+        self.assertEqual([each.returncode for each in drains], [1] * len(drains), said)
+        told = sum(f"cut off: communicator 'grads' of job '{job.name}'" in out for out, _ in said)
+        self.assertEqual(told, 4)
+        self.assertEqual(sum("the daemon has ended" in err for _, err in said), len(drains) - told, said)
+
     @staticmethod
     def drains_written(daemon):
         with open(daemon.config["control"]["audit_file"], encoding="utf-8") as audit:
