@@ -93,14 +93,20 @@ Status AuditFile::open() {
   return make_open();
 }
 
+// Somebody may have moved, removed or emptied the file of that name since.
 Status AuditFile::make_open() {
-  if (file_) return {};
-  file_.reset(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  struct stat info {};
-  if (!file_ || ::fstat(file_.get(), &info) != 0) {
-    return errno_status(StatusCode::kPERMISSION_DENIED, "cannot open the audit file " + path_);
+  struct stat held {};
+  struct stat named {};
+  const bool holds = file_ && ::fstat(file_.get(), &held) == 0;
+  const bool there = holds && ::lstat(path_.c_str(), &named) == 0;
+  if (!there || held.st_dev != named.st_dev || held.st_ino != named.st_ino) {
+    file_.reset(
+        ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file_ || ::fstat(file_.get(), &held) != 0) {
+      return errno_status(StatusCode::kPERMISSION_DENIED, "cannot open the audit file " + path_);
+    }
   }
-  bytes_ = static_cast<uint64_t>(info.st_size);
+  bytes_ = static_cast<uint64_t>(held.st_size);
   return {};
 }
 
@@ -113,7 +119,6 @@ Status AuditFile::make_open_for(size_t bytes) {
                {{"file", path_}, {"bytes", bytes_}, {"cause", std::strerror(errno)}});
     return {};
   }
-  file_.reset();
   return make_open();
 }
 
@@ -136,14 +141,11 @@ Status AuditFile::append(const std::string& line) {
   const MutexLock lock(mutex_);
   CGX_RETURN_IF_ERROR(make_open_for(line.size()));
   const ssize_t written = ::write(file_.get(), line.data(), line.size());
-  if (written == static_cast<ssize_t>(line.size())) {
-    bytes_ += line.size();
-    return {};
-  }
+  if (written == static_cast<ssize_t>(line.size())) return {};
   const Status status = cannot_write();
   // Half a line would spoil the next one.
   if (written > 0 && ::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) {
-    bytes_ += static_cast<uint64_t>(written);
+    log_.write(LogLevel::kError, "the audit file ends with half a line", {{"file", path_}});
   }
   return status;
 }

@@ -28,12 +28,13 @@ struct AuditRecord {
 constexpr uint64_t kAuditFileBytes = 16 << 20;
 constexpr size_t kAuditReasonBytes = 256;  // of the caller's words; what is longer is cut
 
-// Lines of text, appended to a file of 0600; at `bytes_max` it is renamed to PATH.1 and begun anew.
+// Lines of text, appended to the file of 0600 that has the name at the time; at `bytes_max` it is
+// renamed to PATH.1 and begun anew.
 class AuditFile {
  public:
   AuditFile(std::string path, Log& log, uint64_t bytes_max)
       : path_(std::move(path)), log_(log), bytes_max_(bytes_max) {}
-  Status open();  // the others open it again where it was renamed
+  Status open();  // the others open it again where it was moved or removed
   Status make_room();
   Status append(const std::string& line);
 
@@ -47,7 +48,7 @@ class AuditFile {
   const uint64_t bytes_max_;
   Mutex mutex_;
   UniqueFd file_ CGX_GUARDED_BY(mutex_);
-  uint64_t bytes_ CGX_GUARDED_BY(mutex_) = 0;
+  uint64_t bytes_ CGX_GUARDED_BY(mutex_) = 0;  // as make_open() found it
 };
 
 class AuditLog {

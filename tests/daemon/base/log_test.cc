@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
 class LogTest : public ::testing::Test {
  protected:
@@ -160,6 +161,36 @@ TEST_F(AuditTest, KeepsOneFileAndItsPredecessor) {
   EXPECT_LE(read_file(path_).size(), 1'000u);
   EXPECT_LE(read_file(path_ + ".1").size(), 1'000u);
   EXPECT_THAT(read_file(path_), HasSubstr("\"reason\":\"19\""));
+}
+
+TEST_F(AuditTest, WritesIntoTheFileThatHasTheNameNow) {
+  const auto audit = AuditLog::open(path_, log_);
+  const auto written = [&](const std::string& reason) {
+    EXPECT_TRUE((*audit)->make_room(true).ok());
+    EXPECT_TRUE((*audit)->write(record(reason)).ok());
+    const std::string text = read_file(path_);
+    return text.find(reason) != std::string::npos ? std::count(text.begin(), text.end(), '\n') : -1;
+  };
+  EXPECT_EQ(written("first"), 1);
+  ASSERT_EQ(::rename(path_.c_str(), (path_ + ".old").c_str()), 0);
+  EXPECT_EQ(written("second"), 1);
+  ASSERT_EQ(::unlink(path_.c_str()), 0);
+  EXPECT_EQ(written("third"), 1);
+  ASSERT_EQ(::unlink(path_.c_str()), 0);
+  ASSERT_EQ(::mkdir(path_.c_str(), 0700), 0);
+  EXPECT_THAT((*audit)->make_room(true).message(),
+              HasSubstr("cannot open the audit file " + path_));
+  EXPECT_THAT(read_file(path_ + ".old"), Not(HasSubstr("second")));
+}
+
+TEST_F(AuditTest, KnowsTheLengthOfAFileThatSomebodyEmptied) {
+  auto audit = AuditLog::open(path_, log_, 1'000);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE((*audit)->write(record("before")).ok());
+  ASSERT_EQ(::truncate(path_.c_str(), 0), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE((*audit)->write(record("after")).ok());
+  const std::string text = read_file(path_);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+  EXPECT_NE(::access((path_ + ".1").c_str(), F_OK), 0);
 }
 
 // However much users write, operators' records stay; and no words are long enough to fill a file.
