@@ -163,11 +163,10 @@ std::vector<std::string> stop(Daemon& daemon, Log& log, const sigset_t& signals,
                               const Stopper& stopper, const std::string& cause, uint64_t drain_ns,
                               const PassOn& pass_on) {
   const uint64_t begun = monotonic_ns();
-  log.write(LogLevel::kInfo, "stopping",
-            {{"cause", cause},
-             {"sessions", daemon.sessions_open()},
-             {"in_flight", in_flight_text(daemon)},
-             {"limit_ms", drain_ns / kMillisecond}});
+  log.record("stopping", {{"cause", cause},
+                          {"sessions", daemon.sessions_open()},
+                          {"in_flight", in_flight_text(daemon)},
+                          {"limit_ms", drain_ns / kMillisecond}});
   std::vector<std::string> cut_off = drain(
       daemon, signals, stopper, "its cgxd is being stopped (" + cause + ")", drain_ns, pass_on);
   for (const std::string& name : cut_off) {

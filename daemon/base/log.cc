@@ -141,6 +141,11 @@ void Log::write(LogLevel level, std::string_view message, std::span<const LogFie
   if (enabled(level)) pipeline_->write(level, payload(settings_.format, message, fields));
 }
 
+void Log::record(std::string_view message, std::initializer_list<LogField> fields) {
+  pipeline_->write(LogLevel::kInfo,
+                   payload(settings_.format, message, std::span(fields.begin(), fields.size())));
+}
+
 uint64_t Log::dropped() const {
   return pipeline_->dropped();
 }

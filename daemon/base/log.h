@@ -52,6 +52,8 @@ class Log {
     write(level, message, std::span(fields.begin(), fields.size()));
   }
   void write(LogLevel level, std::string_view message, std::span<const LogField> fields);
+  // Whatever the level: who changed what, and who ended the daemon.
+  void record(std::string_view message, std::initializer_list<LogField> fields);
   bool enabled(LogLevel level) const { return level >= level_.load(); }
   void set_level(LogLevel level) { level_.store(level); }
   uint64_t dropped() const;  // lines, since the start

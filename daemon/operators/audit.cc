@@ -165,13 +165,12 @@ Status AuditLog::make_room(bool of_operator) {
 }
 
 Status AuditLog::write(const AuditRecord& record) {
-  log_.write(LogLevel::kInfo, "audit",
-             {{"caller", record.caller},
-              {"action", record.action},
-              {"job", cut(record.job, kAuditReasonBytes)},
-              {"communicator", cut(record.communicator, kAuditReasonBytes)},
-              {"result", status_name(record.result.code())},
-              {"switch_step", record.switch_step}});
+  log_.record("audit", {{"caller", record.caller},
+                        {"action", record.action},
+                        {"job", cut(record.job, kAuditReasonBytes)},
+                        {"communicator", cut(record.communicator, kAuditReasonBytes)},
+                        {"result", status_name(record.result.code())},
+                        {"switch_step", record.switch_step}});
   if (!keeps_) return {};
   const Status status = (record.of_operator ? operators_ : users_).append(to_line(record));
   if (!status.ok()) log_.write(LogLevel::kError, status.message());

@@ -127,6 +127,14 @@ class Service(ClusterCase):
             self.assertIn(f"SIGTERM of process {os.getpid()}, uid {os.getuid()}", stopping["cause"])
             self.assertEqual((stopping["sessions"], stopping["in_flight"], stopped["drained"]), (0, "nothing", "yes"))
 
+    def test_it_says_who_ended_it_whatever_the_level(self):
+        with tempfile.TemporaryDirectory() as directory:
+            daemon = Daemon(self.machines[ONE], directory, merged(self.CONFIG, {"log": {"level": "error"}}), port=7811)
+            daemon.control_tool("drain", "--reason", "new kernel")
+            self.assertEqual(daemon.process.wait(20), 0)
+            self.assertEqual([line["message"] for line in lines_of(daemon)], ["audit", "stopping"])
+            self.assertRegex(self.lines(daemon, "stopping")[0]["cause"], "^drain by uid .*: new kernel$")
+
 
 class Watchdog(unittest.TestCase):
     @staticmethod

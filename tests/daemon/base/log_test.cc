@@ -84,6 +84,16 @@ TEST_F(LogTest, LeavesOutWhatIsNotSevereEnough) {
   EXPECT_THAT(text, HasSubstr("error loud"));
 }
 
+TEST_F(LogTest, TellsWhoChangedSomethingWhateverTheLevel) {
+  {
+    Log log(LogSettings{.level = LogLevel::kError, .fd = writing_.get()});
+    const auto audit = AuditLog::open("", log);
+    const AuditRecord record{.caller = "uid 7", .action = "drain", .result = {}};
+    EXPECT_TRUE((*audit)->write(record).ok());
+  }
+  EXPECT_THAT(written(), HasSubstr("Z info audit caller=\"uid 7\" action=drain"));
+}
+
 TEST_F(LogTest, DropsAndCountsWhenNobodyReads) {
   const std::string line(1'000, 'x');
   Log log(LogSettings{.fd = writing_.get()});
