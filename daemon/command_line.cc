@@ -67,8 +67,10 @@ void add_common(CLI::App& app, CommandLine& line, Words& networks) {
          "network shared with the other machines, e.g. 10.1.0.0/24: as the key mesh.network")
       ->type_name("CIDR")
       ->delimiter(',');
-  add_once(app, "--record-plans", line.record_plans,
-           "write the plans of jobs coordinated here into this new file");
+  add_once(
+      app, "--record-plans", line.record_plans,
+      "write the plans of jobs coordinated here into this new file; where it is there already, "
+      "into FILE.1, FILE.2 ...");
   add_once(app, "--replay-plans", line.replay_plans,
            "follow the plans of such a file: equal runs then give equal bits")
       ->check(CLI::ExistingFile);

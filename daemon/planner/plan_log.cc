@@ -15,6 +15,12 @@ Status file_error(const char* what, const std::string& path) {
   return {StatusCode::kUNAVAILABLE, std::string(what) + " " + path + ": " + std::strerror(errno)};
 }
 
+constexpr int kFilesMax = 9999;  // of one name
+
+int create_new(const std::string& path) {
+  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+}
+
 // A daemon that was killed may have left a part of its last line.
 Result<std::vector<scheduler::PlanEntry>> parse(const std::string& text) {
   Result<std::vector<scheduler::PlanEntry>> entries = scheduler::parse_plan_history(text);
@@ -27,10 +33,19 @@ Result<std::vector<scheduler::PlanEntry>> parse(const std::string& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<PlanFile>> PlanFile::create(const std::string& path,
+Result<std::unique_ptr<PlanFile>> PlanFile::create(const std::string& wanted,
                                                    scheduler::EventSink& events) {
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
+  std::string path = wanted;
+  UniqueFd file(create_new(path));
+  for (int next = 1; !file && errno == EEXIST && next <= kFilesMax; ++next) {
+    path = wanted + "." + std::to_string(next);
+    file.reset(create_new(path));
+  }
   if (!file) return file_error("--record-plans: cannot create", path);
+  if (path != wanted) {
+    events.event(scheduler::EventLevel::kInfo,
+                 "--record-plans: " + wanted + " is there already; plans are recorded in " + path);
+  }
   std::unique_ptr<PlanFile> made(new PlanFile(path, std::move(file), events));
   CGX_RETURN_IF_ERROR(made->write(scheduler::kPlanHistoryHead));
   return made;

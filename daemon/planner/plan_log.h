@@ -16,7 +16,8 @@ namespace cgx::daemon {
 
 class PlanFile final : public scheduler::PlanLog {
  public:
-  // Begins a new history; an existing file is refused, so that no record is lost.
+  // Begins a new history, in PATH.1, PATH.2 ... where files of these names are there: a daemon that
+  // is started again with the same words loses no record, and serves.
   static Result<std::unique_ptr<PlanFile>> create(const std::string& path,
                                                   scheduler::EventSink& events);
   static Result<std::shared_ptr<const std::vector<scheduler::PlanEntry>>> read(

@@ -122,6 +122,16 @@ TEST_F(CgxdTest, ServesWithoutAnyConfigurationAndEndsOnSigterm) {
   EXPECT_NE(::access(path("cgxd.sock").c_str(), F_OK), 0);
 }
 
+TEST_F(CgxdTest, ServesAgainWithTheWordsThatRecordedPlansBefore) {
+  for (const std::string& file : {path("plans"), path("plans.1"), path("plans.2")}) {
+    auto daemon = serve({"--record-plans", path("plans")});
+    daemon->signal(SIGTERM);
+    EXPECT_EQ(daemon->wait(), 0) << output();
+    EXPECT_NE(read_file(file), "") << file;
+  }
+  EXPECT_NE(output().find("plans are recorded in " + path("plans.2")), std::string::npos);
+}
+
 TEST_F(CgxdTest, EndsOnSigtermThoughIdleSessionsAreOpen) {
   auto daemon = serve();
   MiniRank rank(path("cgxd.sock"), "train");

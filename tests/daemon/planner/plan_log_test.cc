@@ -79,6 +79,21 @@ TEST_F(PlanLogTest, KeepsWholeLinesWhereTheDiskIsFull) {
   EXPECT_EQ((*read)->front().step, 3u);
 }
 
+TEST_F(PlanLogTest, TakesTheNextFreeNameAndLeavesWhatIsThere) {
+  std::ofstream(path) << "of another run";
+  for (const char* next : {".1", ".2"}) {
+    auto file = PlanFile::create(path, said);
+    ASSERT_TRUE(file.ok()) << file.status().to_string();
+    (*file)->took_force(entry_of(3));
+    EXPECT_EQ((*PlanFile::read(path + next))->size(), 1u);
+    EXPECT_NE(said.lines.back().find("plans are recorded in " + path + next), std::string::npos);
+  }
+  EXPECT_EQ(text(), "of another run");
+  const auto nowhere = PlanFile::create(directory.path() + "/none/plans", said);
+  EXPECT_EQ(nowhere.status().message(), "--record-plans: cannot create " + directory.path() +
+                                            "/none/plans: No such file or directory");
+}
+
 TEST_F(PlanLogTest, KeepsWhatWasSaidOfPlansBesideThem) {
   auto file = PlanFile::create(path, said);
   ASSERT_TRUE(file.ok()) << file.status().to_string();
