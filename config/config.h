@@ -44,6 +44,16 @@ Result<std::string> read_file(const std::string& path);
 // saying nothing.
 bool gives_empty_list(std::string_view text, const std::string& key);
 
+// Of a text that load_text() took: its sections and lists with nothing written below them, as in a
+// file that was cut off; the key "" where it says nothing at all. {} and [] say something.
+struct EmptyPlace {
+  std::string key;
+  int line;
+};
+std::vector<EmptyPlace> empty_places(std::string_view text);
+// Of such a text: it has a value for `key` ("policy.codec").
+bool says(std::string_view text, std::string_view key);
+
 // One assignment of a command line: "policy.window=8", "rules=[{match: x, codec: fp16}]". A list is
 // replaced. Not checked beyond its own syntax and range.
 Status set(std::string_view assignment, Message& message);

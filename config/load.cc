@@ -271,6 +271,40 @@ bool gives_empty_list(std::string_view text, const std::string& key) {
   return value.IsDefined() && value.IsSequence() && value.size() == 0;
 }
 
+namespace {
+
+void find_empty(const YAML::Node& node, const std::string& key, std::vector<EmptyPlace>& places) {
+  if (!node.IsMap()) return;
+  for (const auto& entry : node) {
+    const std::string below = join_key(key, entry.first.Scalar());
+    if (entry.second.IsNull()) places.push_back({below, entry.first.Mark().line + 1});
+    find_empty(entry.second, below, places);
+  }
+}
+
+bool says(const YAML::Node& node, std::string_view key) {
+  if (!node.IsMap()) return false;
+  const size_t dot = key.find('.');
+  const YAML::Node value = node[std::string(key.substr(0, dot))];
+  if (!value.IsDefined() || value.IsNull()) return false;
+  return dot == std::string_view::npos || says(value, key.substr(dot + 1));
+}
+
+}  // namespace
+
+std::vector<EmptyPlace> empty_places(std::string_view text) {
+  const Result<YAML::Node> tree = parse(text, "");
+  if (!tree.ok() || !tree->IsDefined() || tree->IsNull()) return {{"", 1}};
+  std::vector<EmptyPlace> places;
+  find_empty(*tree, "", places);
+  return places;
+}
+
+bool says(std::string_view text, std::string_view key) {
+  const Result<YAML::Node> tree = parse(text, "");
+  return tree.ok() && says(*tree, key);
+}
+
 Result<std::string> read_file(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);

@@ -56,11 +56,9 @@ config::Checks checks() {
 
 // A configuration without what the machine's interfaces say; its paths are known even if those do
 // not fit.
-Result<v1::Config> read(const CommandLine& line) {
+Result<v1::Config> read(const CommandLine& line, const std::string& text) {
   v1::Config config;
-  if (!line.config.empty()) {
-    CGX_RETURN_IF_ERROR(config::load_file(line.config, checks(), config));
-  }
+  CGX_RETURN_IF_ERROR(config::load_text(text, line.config, checks(), config));
   for (const std::string& assignment : line.assignments) {
     const Status set = config::set(assignment, config);
     if (!set.ok()) return Status(set.code(), "--set: " + set.message());
@@ -79,6 +77,15 @@ Result<v1::Config> read(const CommandLine& line) {
   return config;
 }
 
+Result<std::string> text_of_file(const CommandLine& line) {
+  return line.config.empty() ? std::string() : config::read_file(line.config);
+}
+
+Result<v1::Config> read(const CommandLine& line) {
+  CGX_ASSIGN_OR_RETURN(const std::string text, text_of_file(line));
+  return read(line, text);
+}
+
 struct Configuration {
   v1::Config written;   // what a reload is compared with
   v1::Config resolved;  // with what the machine's interfaces say now
@@ -92,10 +99,11 @@ Result<Configuration> load(const CommandLine& line) {
 
 // What a running daemon made of its interfaces stays, so a reload does not ask them: one that is
 // down at the moment refuses no change of another key.
-Result<v1::Config> load_again(const CommandLine& line) {
-  CGX_ASSIGN_OR_RETURN(v1::Config written, read(line));
-  CGX_RETURN_IF_ERROR(check_network(written));
-  return written;
+Result<Written> load_again(const CommandLine& line) {
+  CGX_ASSIGN_OR_RETURN(std::string text, text_of_file(line));
+  CGX_ASSIGN_OR_RETURN(v1::Config config, read(line, text));
+  CGX_RETURN_IF_ERROR(check_network(config));
+  return Written{std::move(config), line.config, std::move(text)};
 }
 
 // Where trainers look for this daemon, whether or not the rest of the configuration is right.

@@ -1,5 +1,5 @@
 // What a running daemon takes over from a changed configuration, and what waits for a restart.
-// Thread rule: pure functions.
+// Thread rule: pure functions, but FilesAtStart looks at files.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,20 @@ struct Reload {
   std::vector<config::KeyDifference> taken;  // over, with both values
   std::vector<std::string> waiting;          // keys that differ and count after a restart
 };
+
+// The configuration, read once more.
+struct Written {
+  v1::Config config;       // complete
+  std::string file, text;  // empty: there is none
+};
+
+// An error where the file has lost keys, as one that was cut off or emptied: it says nothing, or
+// nothing below a section, and values of the running configuration would go with that; or it no
+// longer says that gradients travel exactly, and not how else.
+Status check_whole(const v1::Config& running, const Written& written);
+
+// What travels exactly by `running` and is compressed by `changed`: "policy.codec: fp32 -> fp16".
+std::vector<std::string> made_lossy(const v1::Config& running, const v1::Config& changed);
 
 // What is read at the start only, for keys and certificates.
 class FilesAtStart {

@@ -9,7 +9,6 @@
 #include "daemon/notify.h"
 #include "daemon/operators_edge.h"
 #include "daemon/options.h"
-#include "daemon/reload.h"
 
 namespace cgx::daemon {
 namespace {
@@ -100,16 +99,19 @@ AuditRecord audit_record(const Reload& plan, const siginfo_t& signal, const Stat
 void reload(Daemon& daemon, Log& log, ServeOptions& options, const FilesAtStart& files,
             const siginfo_t& signal) {
   notify_manager("RELOADING=1");
-  const Result<v1::Config> changed = options.load();
-  const Reload plan = changed.ok() ? plan_reload(options.config, *changed) : Reload{};
-  const Status taken =
-      changed.ok() ? take_over(daemon, options.audit, plan.effective) : changed.status();
+  const Result<Written> changed = options.load();
+  Status taken = changed.ok() ? check_whole(options.config, *changed) : changed.status();
+  const Reload plan = taken.ok() ? plan_reload(options.config, changed->config) : Reload{};
+  if (taken.ok()) taken = take_over(daemon, options.audit, plan.effective);
   // An error of the audit is in the log, which is all that this caller looks at.
   (void)options.audit.write(audit_record(plan, signal, taken));
   notify_manager("READY=1");
   if (!taken.ok()) {
     return log.write(LogLevel::kError, "reload refused, nothing is changed",
                      {{"cause", taken.message()}});
+  }
+  for (const std::string& what : made_lossy(options.config, plan.effective)) {
+    log.write(LogLevel::kWarning, "reload compresses what travelled exactly", {{"what", what}});
   }
   options.config = plan.effective;
   log.set_level(log_settings(plan.effective.log()).level);

@@ -12,6 +12,7 @@
 #include "daemon/base/log.h"
 #include "daemon/daemon.h"
 #include "daemon/operators/audit.h"
+#include "daemon/reload.h"
 #include "daemon/stopper.h"
 #include "proto/messages/config.pb.h"
 
@@ -32,11 +33,11 @@ bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper
 void let_last_frames_leave(Daemon& daemon, const sigset_t& signals, uint64_t limit_ms);
 
 struct ServeOptions {
-  v1::Config config;                         // complete, as it is written, in force
-  std::function<Result<v1::Config>()> load;  // once more
-  Stopper& stopper;                          // whoever ordered the end learns what was cut off
-  AuditLog& audit;                           // of what a reload changes
-  bool private_daemon = false;               // ends when nobody is connected any more
+  v1::Config config;                      // complete, as it is written, in force
+  std::function<Result<Written>()> load;  // once more
+  Stopper& stopper;                       // whoever ordered the end learns what was cut off
+  AuditLog& audit;                        // of what a reload changes
+  bool private_daemon = false;            // ends when nobody is connected any more
 };
 
 // Returns when the daemon is to end, drained: 0, or 1 where it ends for what it lacks.

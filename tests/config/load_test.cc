@@ -198,6 +198,35 @@ TEST(Load, BoundsWhatItReads) {
   EXPECT_FALSE(error_of("lane: " + std::string(100'000, '[')).empty());
 }
 
+std::string empty(std::string_view text) {
+  std::string all;
+  for (const EmptyPlace& place : empty_places(text)) {
+    all += "[" + place.key + "]" + std::to_string(place.line);
+  }
+  return all;
+}
+
+TEST(Load, FindsWhereNothingIsWritten) {
+  for (const char* text : {"", "\n \n", "# nothing\n", "---\n"})
+    EXPECT_EQ(empty(text), "[]1") << text;
+  EXPECT_EQ(empty("limits:\npolicy:\n  # codec: fp32\n  rules:\n"), "[limits]1[policy.rules]4");
+  EXPECT_EQ(empty("mesh: {tls: }\njobs:\n"), "[mesh.tls]1[jobs]2");
+  for (const char* text : {"{}", "policy: {}", "policy: {rules: []}", "lane: auto"}) {
+    EXPECT_EQ(empty(text), "") << text;
+  }
+}
+
+TEST(Load, TellsWhetherAKeyIsWritten) {
+  const std::string text = "policy:\n  codec: fp32\n  rules: []\n  menu:\nlimits:\n";
+  for (const char* key : {"policy", "policy.codec", "policy.rules"}) {
+    EXPECT_TRUE(says(text, key)) << key;
+  }
+  for (const char* key : {"policy.menu", "policy.window", "limits", "limits.tensors", "mesh.tls"}) {
+    EXPECT_FALSE(says(text, key)) << key;
+  }
+  EXPECT_FALSE(says("", "policy.codec"));
+}
+
 TEST(Load, SaysWhyAFileCannotBeRead) {
   v1::Config config;
   const Status missing = load_file("/nonexistent/c.yaml", Checks{}, config);

@@ -57,5 +57,55 @@ TEST(Reload, OfTheSameChangesNothing) {
   EXPECT_TRUE(reload.waiting.empty());
 }
 
+const char kExact[] =
+    "limits: {plan_bytes: 64 GiB}\n"
+    "control: {operators_group: daemon}\n"
+    "policy: {codec: fp32, window: 9, rules: [{match: head, codec: fp32}]}\n";
+
+// What a reload of `text` says to a daemon that runs kExact; empty: it takes it.
+std::string refusal(const std::string& text, const std::string& running = kExact) {
+  return check_whole(config_of(running), {config_of(text), "c.yaml", text}).message();
+}
+
+TEST(Reload, RefusesAFileThatSaysNothingAndNamesWhatItWouldLose) {
+  for (const char* text : {"", "\n", "# all\n# comments\n"}) {
+    EXPECT_EQ(refusal(text),
+              "c.yaml: says nothing (was the file cut off?), but limits.plan_bytes, policy.codec, "
+              "policy.rules[0], policy.window, control.operators_group would be as by default; "
+              "where that is meant, write {}");
+  }
+  EXPECT_EQ(refusal("", ""), "");
+  EXPECT_EQ(refusal("# nothing\n", "# nothing\n"), "");
+  EXPECT_EQ(refusal("{}", "limits: {plan_bytes: 64 GiB}"), "");
+}
+
+TEST(Reload, RefusesASectionThatEndsBeforeItsKeys) {
+  const std::string policy =
+      "policy: {codec: fp32, window: 9, rules: [{match: head, codec: fp32}]}\n";
+  EXPECT_EQ(refusal(policy + "limits:\n"),
+            "c.yaml:2: limits: has nothing below it (was the file cut off?), but limits.plan_bytes "
+            "would be as by default; write the keys, or leave out limits");
+  EXPECT_EQ(refusal(policy + "metrics:\nlimits: {plan_bytes: 64 GiB}\n"), "");
+  EXPECT_EQ(refusal(policy), "");
+  EXPECT_EQ(refusal("policy:\n  codec: fp32\n  rules:\n"),
+            "c.yaml:3: policy.rules: has nothing below it (was the file cut off?), but "
+            "policy.rules[0] would be as by default; write the keys, or leave out policy.rules");
+}
+
+TEST(Reload, CompressesWhatTravelsExactlyOnlyWhereTheFileNamesACodec) {
+  EXPECT_EQ(refusal("limits: {plan_bytes: 64 GiB}\n"),
+            "c.yaml: policy.codec: is no longer written (was the file cut off?), but what travels "
+            "exactly (fp32) would be compressed; where that is meant, write policy.codec: "
+            "maxmin:4,bucket=512,stochastic");
+  EXPECT_NE(refusal("{}"), "");
+  EXPECT_EQ(refusal("policy: {codec: fp32}"), "");
+  const std::string meant = "policy: {codec: fp16, rules: [{match: tail, codec: fp32}]}";
+  EXPECT_EQ(refusal(meant), "");
+  EXPECT_THAT(made_lossy(config_of(kExact), config_of(meant)),
+              ::testing::ElementsAre("policy.codec: fp32 -> fp16",
+                                     "policy.rules (match head): fp32 -> fp16"));
+  EXPECT_THAT(made_lossy(config_of(meant), config_of(kExact)), ::testing::IsEmpty());
+}
+
 }  // namespace
 }  // namespace cgx::daemon

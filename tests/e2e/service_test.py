@@ -44,7 +44,7 @@ class Service(ClusterCase):
         """Returns the lines that it made."""
         before = len(lines_of(daemon))
         with open(daemon.config_path, "w", encoding="utf-8") as file:
-            file.write(text or json.dumps(merged(daemon.config, changes)))
+            file.write(json.dumps(merged(daemon.config, changes)) if text is None else text)
         daemon.process.send_signal(signal.SIGHUP)
         ends = ("reloaded", "reload refused, nothing is changed")
         self.wait_until(lambda: any(line["message"] in ends for line in lines_of(daemon)[before:]), "the reload")
@@ -79,7 +79,7 @@ class Service(ClusterCase):
                            ('{"polcy": {}}', ("polcy", "did you mean policy?")),
                            ('{"policy": {"codec": "maxmin:77"}}', ("policy.codec", "77")),
                            ('{"policy": ', ("not YAML",)),
-                           ('{"client": {"socket_group": "nobody-here"}, "policy": {"window": 9}}', ("socket_group",))):
+                           ('{"client": {"socket_group": "nobody-here"}, "policy": {"codec": "fp32", "window": 9}}', ("socket_group",))):
             with self.subTest(text):
                 lines = self.reload(daemon, None, text)
                 if "socket_group" in said:  # it waits for a restart, where it will be refused
@@ -96,6 +96,24 @@ class Service(ClusterCase):
         self.wait_until(lambda: "cannot read" in str(lines_of(daemon)[before:]), "the refusal")
         self.reload(daemon, {})
         self.assert_daemons_serve()
+
+    def test_a_file_that_was_cut_off_leaves_gradients_exact(self):
+        daemon = self.daemons[ONE]
+        for text, said in (("", "says nothing"), ("# cgxd\n", "says nothing"), ("policy:\n", ":1: policy: has nothing below it"),
+                           ("log: {format: json}\n", "policy.codec: is no longer written")):
+            with self.subTest(text):
+                lines = self.reload(daemon, None, text)
+                self.assertEqual([line["message"] for line in lines if line["message"] != "audit"],
+                                 ["reload refused, nothing is changed"])
+                self.assertIn(daemon.config_path, lines[-1]["cause"])
+                self.assertIn(said, lines[-1]["cause"])
+                self.assertIn("policy.codec", lines[-1]["cause"])
+        later = self.job([0, 1])
+        later.join()
+        self.assertEqual(daemon.control_tool("policy", "get", "-j", later.name)["policy"]["codec"], "fp32")
+        warned = [line["what"] for line in self.reload(daemon, {"policy": {"codec": "fp16"}}) if line["level"] == "warning"]
+        self.assertEqual(warned, ["policy.codec: fp32 -> fp16"])
+        self.reload(daemon, {})
 
     def test_the_log_tells_of_jobs_and_switches_on_every_machine(self):
         job = self.job([0, 1])
