@@ -27,11 +27,17 @@ void go_before_the_daemon() {
                "the kernel may end cgxd instead of this process\n");
 }
 
+// A terminal and a service manager send them to all processes. cgxd lets its jobs leave, for which
+// they need this one, and then closes the socket; it kills a worker that does not end by that.
+void leave_signals_to_the_daemon() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
+}
+
 }  // namespace
 
 int main() {
   constexpr int kSocket = 3;
-  ::signal(SIGINT, SIG_IGN);  // a terminal's is for cgxd, who then closes the socket
+  leave_signals_to_the_daemon();
   ::signal(SIGPIPE, SIG_IGN);
   ::prctl(PR_SET_TIMERSLACK, 1'000);  // ns: by default the system doubles naps while the GPU works
   if (::fcntl(kSocket, F_SETFD, FD_CLOEXEC) != 0) {

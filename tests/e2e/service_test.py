@@ -329,6 +329,9 @@ class Unit(unittest.TestCase):
         with open(os.path.join(ROOT, "deploy", "systemd", "cgxd.service.in"), encoding="utf-8") as file:
             return file.read()
 
+    def test_its_stop_leaves_the_workers_to_the_daemon(self):
+        self.assertRegex(self.unit(), r"(?m)^KillMode=mixed$")
+
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
     def test_it_is_closed_as_far_as_it_can_be(self):
         """User and program have to exist for the check, so others stand in."""

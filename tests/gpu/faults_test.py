@@ -163,6 +163,42 @@ class DaemonGone(WorkerCase):
         figure("ranks on GPUs end after a daemon was killed", seconds, 5.0)
         self.assertLess(seconds, 6.5)  # on a busy machine
 
+    @staticmethod
+    def steps_of_ranks(daemon):
+        return [rank.get("step", 0) for each in daemon.control_tool("jobs")["communicators"] for rank in each["rank_list"]]
+
+    def test_of_signals_to_all_processes_workers_leave_those_to_the_daemon_that_drains(self):
+        """As from a terminal, `kill -- -GROUP` and a service manager without KillMode=mixed."""
+        daemon = self.daemons[0]
+        ranks = self.begin(["arena"] * 2, "fed=2", places=[0, 0], gpus=[0, 0])
+        for rank in ranks:  # and then the second one alone, so that a step is open
+            rank.stdin.write("\n")
+            rank.stdin.flush()
+        for rank in ranks:
+            while not rank.stdout.readline().startswith("step 49 "):
+                self.assertIsNone(rank.poll())
+        ranks[1].stdin.write("\n")
+        ranks[1].stdin.flush()
+        self.wait_until(lambda: 50 in self.steps_of_ranks(daemon), "the second rank's gradient")
+        workers = self.workers()
+        self.assertNotEqual(workers, [])
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+            for pid in workers:
+                os.kill(pid, number)
+        self.addCleanup(self.start_again, daemon)
+        daemon.process.send_signal(signal.SIGTERM)
+        self.wait_until(lambda: "stopping" in daemon.log(), "the line about the stop")
+        self.assertEqual(self.workers(), workers)
+        ranks[0].stdin.write("\n")
+        ranks[0].stdin.flush()
+        for rank in ranks:
+            said = rank.communicate(timeout=30)[0].splitlines()
+            self.assertTrue(said[0].startswith("step 50 "), said)
+            self.assertRegex(said[-1], r"^failed (UNAVAILABLE|DAEMON_LOST) .*is being stopped \(SIGTERM of process")
+        self.assertEqual(daemon.process.wait(30), 0)
+        self.assertIn("drained=yes", daemon.log())
+        self.no_workers_left()
+
     def without_a_daemon(self, part, answers):
         rank = self.begin(["arena"], part, places=[1], words="")[0]
         self.assertEqual(rank.stdout.readline(), "ready\n")
