@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "daemon/base/clock.h"
+#include "daemon/net/listen_socket.h"
 #include "daemon/notify.h"
 #include "daemon/operators_edge.h"
 #include "daemon/options.h"
@@ -17,8 +18,8 @@ constexpr uint64_t kLookNs = 100 * kMillisecond;    // how often main looks whet
 constexpr uint64_t kPrivateFirstNs = 60 * kSecond;  // a private daemon nobody ever came to
 constexpr uint64_t kPrivateLingerNs = 2 * kSecond;  // a client may close and come again
 
-constexpr uint64_t kLongNs = 3600 * kSecond;
-constexpr uint64_t kEndNs = 10 * kSecond;  // after the drain, for the threads to end
+constexpr uint64_t kSeldomNs = 60 * kSecond;  // without another reason: are its sockets there?
+constexpr uint64_t kEndNs = 10 * kSecond;     // after the drain, for the threads to end
 
 bool asks_to_stop(const siginfo_t& signal) {
   const int number = signal.si_signo;
@@ -60,7 +61,7 @@ class PrivateLife {
 class Watchdog {
  public:
   explicit Watchdog(Log& log) : log_(log), period_ns_(watchdog_ns() / 3) {}
-  uint64_t next_look_ns() const { return period_ns_ == 0 ? kLongNs : period_ns_; }
+  uint64_t next_look_ns() const { return period_ns_ == 0 ? kSeldomNs : period_ns_; }
 
   void look(Daemon& daemon) {
     if (period_ns_ == 0) return;
@@ -72,6 +73,32 @@ class Watchdog {
  private:
   Log& log_;
   const uint64_t period_ns_;
+};
+
+// Says so once when nobody finds this daemon any more: a cleaner of /tmp has removed its sockets,
+// or another daemon has their places.
+class Findable {
+ public:
+  Findable(Log& log, const v1::Config& config) : log_(log) {
+    for (const std::string& path : {config.client().socket(), config.control().socket()}) {
+      sockets_.emplace_back(path, file_at(path));
+    }
+  }
+
+  void look() {
+    std::erase_if(sockets_, [&](const auto& socket) {
+      const auto& [path, file] = socket;
+      if (file_at(path) == file) return false;
+      log_.write(LogLevel::kError,
+                 "nobody finds this daemon any more: its socket was removed or replaced",
+                 {{"socket", path}});
+      return true;
+    });
+  }
+
+ private:
+  Log& log_;
+  std::vector<std::pair<std::string, std::optional<FileId>>> sockets_;
 };
 
 Status take_over(Daemon& daemon, AuditLog& audit, const v1::Config& config) {
@@ -213,8 +240,9 @@ bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper
 int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions options) {
   PrivateLife life(options.config.timeouts().drain_ms());
   Watchdog watchdog(log);
+  Findable findable(log, options.config);
   const FilesAtStart files(options.config);
-  const uint64_t look_ns = options.private_daemon ? kLookNs : kLongNs;
+  const uint64_t look_ns = options.private_daemon ? kLookNs : kSeldomNs;
   for (;;) {
     const auto signal = next_signal(signals, std::min(look_ns, watchdog.next_look_ns()));
     if (signal && asks_to_stop(*signal)) {
@@ -225,6 +253,7 @@ int serve(Daemon& daemon, Log& log, const sigset_t& signals, ServeOptions option
     }
     if (signal && signal->si_signo == SIGHUP) reload(daemon, log, options, files, *signal);
     watchdog.look(daemon);
+    findable.look();
     if (!options.private_daemon || !life.over(daemon)) continue;
     log.write(LogLevel::kInfo, "stopped", {{"cause", "its last trainer has gone"}});
     return 0;

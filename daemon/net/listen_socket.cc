@@ -26,18 +26,16 @@ std::string holder_of(int lock) {
   return bytes > 0 ? std::string("process ") + text : std::string("another process");
 }
 
+std::optional<FileId> file_of(int fd) {
+  struct stat found;
+  if (::fstat(fd, &found) != 0) return std::nullopt;
+  return FileId{found.st_dev, found.st_ino};
+}
+
 Status write_pid(int lock) {
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(lock, 0) == 0 && ::pwrite(lock, pid.data(), pid.size(), 0) > 0) return {};
   return errno_status(StatusCode::kINTERNAL, "writing the lock file");
-}
-
-// The file may be removed by its last holder between our open and our lock: then it is another
-// file.
-bool still_at(int fd, const std::string& path) {
-  struct stat ours, there;
-  return ::fstat(fd, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
-         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
 }
 
 Result<UniqueFd> take_lock(const std::string& socket_path) {
@@ -49,7 +47,8 @@ Result<UniqueFd> take_lock(const std::string& socket_path) {
       return Status(StatusCode::kALREADY_EXISTS,
                     "the socket " + socket_path + " is already served by " + holder_of(lock.get()));
     }
-    if (!still_at(lock.get(), path)) continue;
+    // Its last holder may have removed it since we opened it: then it is another file.
+    if (file_of(lock.get()) != file_at(path)) continue;
     CGX_RETURN_IF_ERROR(write_pid(lock.get()));
     return lock;
   }
@@ -99,6 +98,12 @@ Status bind_and_listen(int fd, const sockaddr_un& address, const ListenSocketOpt
 }
 
 }  // namespace
+
+std::optional<FileId> file_at(const std::string& path) {
+  struct stat found;
+  if (::lstat(path.c_str(), &found) != 0) return std::nullopt;
+  return FileId{found.st_dev, found.st_ino};
+}
 
 Status prepare_directory(const std::string& path) {
   const std::filesystem::path directory = std::filesystem::path(path).parent_path();
@@ -151,14 +156,18 @@ Result<ListenSocket> ListenSocket::open(const ListenSocketOptions& options) {
   UniqueFd socket(::socket(AF_UNIX, options.type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return errno_status(StatusCode::kRESOURCE_EXHAUSTED, "socket");
   CGX_RETURN_IF_ERROR(bind_and_listen(socket.get(), address, options));
+  result.bound_ = file_at(options.path);
   result.socket_ = std::move(socket);
   return result;
 }
 
+// Where somebody has removed the lock file, another daemon may serve the path by now.
 void ListenSocket::close() {
   if (!lock_) return;
-  if (socket_) ::unlink(path_.c_str());
-  ::unlink(lock_path(path_).c_str());
+  if (file_of(lock_.get()) == file_at(lock_path(path_))) {
+    if (bound_ && bound_ == file_at(path_)) ::unlink(path_.c_str());
+    ::unlink(lock_path(path_).c_str());
+  }
   socket_.reset();
   lock_.reset();
 }

@@ -1,17 +1,26 @@
 // A Unix socket name that only one daemon serves at a time.
 //
 // Invariants: the directory is ours and not writable by others; a lock file beside the socket
-// arbitrates, and a stale socket is removed only while holding it; both are removed on close.
+// arbitrates, and a stale socket is removed only while holding it; both are removed on close, but
+// not if they are another daemon's by then.
 #pragma once
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 
 #include "daemon/net/groups.h"
 #include "proto/wire/unique_fd.h"
 
 namespace cgx::daemon {
+
+struct FileId {
+  dev_t device;
+  ino_t inode;
+  bool operator==(const FileId&) const = default;
+};
+std::optional<FileId> file_at(const std::string& path);  // a link itself
 
 struct ListenSocketOptions {
   std::string path;
@@ -37,7 +46,7 @@ class ListenSocket {
 
   int fd() const { return socket_.get(); }
   const std::string& path() const { return path_; }
-  void close();  // removes socket and lock file
+  void close();  // removes socket and lock file where they are still its own
 
  private:
   ListenSocket(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
@@ -45,6 +54,7 @@ class ListenSocket {
   std::string path_;
   UniqueFd lock_;
   UniqueFd socket_;
+  std::optional<FileId> bound_;  // the socket's file
 };
 
 // Makes the socket's directory if it is missing (0755 for root, 0700 for others) and checks that

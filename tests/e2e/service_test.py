@@ -153,6 +153,26 @@ class Service(ClusterCase):
             self.assertEqual([line["message"] for line in lines_of(daemon)], ["audit", "stopping"])
             self.assertRegex(self.lines(daemon, "stopping")[0]["cause"], "^drain by uid .*: new kernel$")
 
+    def test_one_whose_sockets_are_removed_says_so_and_leaves_the_next_one_its_own(self):
+        """As a cleaner of /tmp does."""
+        unfindable = "nobody finds this daemon any more: its socket was removed or replaced"
+        with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as to_end:
+            first = Daemon(self.machines[ONE], directory, self.CONFIG, port=7812)
+            to_end.callback(first.process.kill)
+            self.reload(first, {})
+            for name in [name for name in os.listdir(first.directory) if ".sock" in name]:
+                os.unlink(os.path.join(first.directory, name))
+            second = Daemon(self.machines[ONE], directory, self.CONFIG, port=7813)  # with the same log
+            to_end.callback(second.process.kill)
+            for _ in range(2):
+                self.reload(first, {})
+                self.wait_for_line(first, unfindable, socket=first.control)
+            self.assertEqual(stop(first), 0)
+            self.assertEqual([line["socket"] for line in self.lines(first, unfindable)], [first.socket, first.control])
+            self.assertEqual(second.control_tool("status")["role"], "operator")
+            self.assertEqual(stop(second), 0)
+            self.assertFalse([name for name in os.listdir(second.directory) if ".sock" in name])
+
 
 class Watchdog(unittest.TestCase):
     @staticmethod

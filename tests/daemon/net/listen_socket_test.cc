@@ -72,6 +72,36 @@ TEST(ListenSocketTest, ReplacesTheSocketOfAProcessThatDied) {
   EXPECT_TRUE(ListenSocket::open(at(path)).ok());
 }
 
+// As a cleaner of /tmp does with the folder of a daemon that runs.
+TEST(ListenSocketTest, RemovesNothingOfAnotherThatServesItsPathByNow) {
+  ScratchDirectory scratch;
+  const std::string path = scratch.path() + "/cgxd.sock";
+  for (const bool socket_too : {false, true}) {
+    auto first = ListenSocket::open(at(path));
+    ASSERT_TRUE(first.ok());
+    ASSERT_EQ(::unlink((path + ".lock").c_str()), 0);
+    EXPECT_EQ(socket_too ? ::unlink(path.c_str()) : 0, 0);
+    const auto second = ListenSocket::open(at(path));
+    ASSERT_TRUE(second.ok()) << second.status().to_string();
+    first->close();
+    EXPECT_TRUE(exists(path));
+    EXPECT_TRUE(exists(path + ".lock"));
+    EXPECT_EQ(ListenSocket::open(at(path)).status().code(), StatusCode::kALREADY_EXISTS);
+  }
+}
+
+TEST(ListenSocketTest, RemovesItsLockButNoFileThatHasComeInPlaceOfItsSocket) {
+  ScratchDirectory scratch;
+  const std::string path = scratch.path() + "/cgxd.sock";
+  auto socket = ListenSocket::open(at(path));
+  ASSERT_TRUE(socket.ok());
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  std::ofstream(path) << "data";
+  socket->close();
+  EXPECT_TRUE(exists(path));
+  EXPECT_FALSE(exists(path + ".lock"));
+}
+
 TEST(ListenSocketTest, DoesNotRemoveAFileThatIsNoSocket) {
   ScratchDirectory scratch;
   const std::string path = scratch.path() + "/precious";
