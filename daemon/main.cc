@@ -31,6 +31,7 @@
 #include "daemon/stopper.h"
 #include "daemon/transports.h"
 #include "proto/wire/run_directory.h"
+#include "proto/wire/standard_descriptors.h"
 #include "transport/ucx.h"
 
 namespace cgx::daemon {
@@ -273,6 +274,7 @@ int drain(const CommandLine& line) {
 }
 
 int run(int argc, char** argv) {
+  take_standard_descriptors();
   transport::prepare_process();
   keep_openssl_state();
   ::signal(SIGCHLD, SIG_DFL);  // a parent may have ignored it: then no child's end is told

@@ -22,6 +22,7 @@
 #include "config/usage.h"
 #include "proto/messages/policy.pb.h"
 #include "proto/wire/revision.h"
+#include "proto/wire/standard_descriptors.h"
 
 namespace cgx::ctl {
 namespace {
@@ -270,5 +271,6 @@ int run_command_line(int argc, char** argv) {
 }  // namespace cgx::ctl
 
 int main(int argc, char** argv) {
+  cgx::take_standard_descriptors();
   return cgx::ctl::run_command_line(argc, argv);
 }

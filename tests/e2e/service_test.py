@@ -236,6 +236,48 @@ class Watchdog(unittest.TestCase):
             self.assertIn("the data thread does not answer", daemon.stderr.read())
 
 
+class Closed(unittest.TestCase):
+    """Programs that are started without standard descriptors: what they open first must not get their numbers."""
+
+    def serve(self, closed):
+        """A daemon, once it answers cgxctl."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.control = os.path.join(directory.name, "control.sock")
+        daemon = subprocess.Popen(["sh", "-c", f'exec "$0" "$@" {closed}', binary("cgxd"), "--set", f"run_directory={directory.name}"],
+                                  stderr=subprocess.DEVNULL)
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.kill)
+        deadline = time.monotonic() + 20
+        while self.ask("status").returncode != 0:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        return daemon
+
+    def ask(self, *words, closed=""):
+        return subprocess.run(["sh", "-c", f'exec "$0" "$@" {closed}', binary("cgxctl"), "--socket", self.control, *words],
+                              capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=20)
+
+    def test_the_log_of_a_daemon_goes_nowhere_and_not_into_its_memory_of_events(self):
+        for closed in "0<&- 1>&- 2>&-", "2>&-":
+            with self.subTest(closed):
+                daemon = self.serve(closed)
+                printed = [os.readlink(f"/proc/{daemon.pid}/fd/{each[0]}") for each in closed.split() if each[0] != "0"]
+                self.assertEqual(set(printed), {"/dev/null"})  # gRPC takes number 0 before main, and leaves it
+                daemon.send_signal(signal.SIGHUP)  # it writes lines
+                for _ in range(5):
+                    events = self.ask("events")
+                    self.assertEqual((events.returncode, events.stderr), (0, ""))
+                daemon.send_signal(signal.SIGTERM)
+                self.assertEqual(daemon.wait(20), 0)
+
+    def test_an_answer_of_cgxctl_that_goes_nowhere_is_an_error(self):
+        self.serve("")
+        for closed in "1>&-", "0<&- 1>&-":
+            answer = self.ask("status", closed=closed)
+            self.assertEqual((answer.returncode, answer.stderr), (1, "cgxctl: cannot write the answer\n"))
+
+
 class CheckConfig(unittest.TestCase):
     def check(self, config):
         with tempfile.TemporaryDirectory() as directory:
