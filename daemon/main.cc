@@ -147,7 +147,7 @@ sigset_t block_signals(bool beside_a_command) {
     if (beside_a_command && is_ignored(signal)) ::sigdelset(&set, signal);
   }
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
+  for (const int fails_instead : {SIGPIPE, SIGXFSZ}) ::signal(fails_instead, SIG_IGN);
   return set;
 }
 

@@ -22,7 +22,8 @@ constexpr const char* kJsonPattern =
 
 constexpr int kBlockedWaitMs = 100;  // for the first line a reader does not take
 
-// Writes whole lines and never blocks for long: while the reader does not read, lines are dropped.
+// Writes whole lines and never blocks for long: while the reader does not read, or where there is
+// no room, lines are dropped. Behind one that was cut the next begins a new line.
 class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FdSink(int fd) : fd_(fd) {}
@@ -31,11 +32,14 @@ class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
+    if (torn_) line.push_back('\n');
     formatter_->format(message, line);
     pollfd ready{fd_, POLLOUT, 0};
     const bool writable = ::poll(&ready, 1, blocked_ ? 0 : kBlockedWaitMs) == 1;
     blocked_ = !writable;
-    if (!writable || ::write(fd_, line.data(), line.size()) < 0) {
+    const ssize_t taken = writable ? ::write(fd_, line.data(), line.size()) : 0;
+    if (taken > 0) torn_ = line[static_cast<size_t>(taken) - 1] != '\n';
+    if (taken != static_cast<ssize_t>(line.size())) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
     }
   }
@@ -44,6 +48,7 @@ class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   const int fd_;
   bool blocked_ = false;
+  bool torn_ = false;  // what was written last is not the end of a line
   std::atomic<uint64_t> dropped_{0};
 };
 

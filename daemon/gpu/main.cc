@@ -38,7 +38,7 @@ void leave_signals_to_the_daemon() {
 int main() {
   constexpr int kSocket = 3;
   leave_signals_to_the_daemon();
-  ::signal(SIGPIPE, SIG_IGN);
+  for (const int fails_instead : {SIGPIPE, SIGXFSZ}) ::signal(fails_instead, SIG_IGN);
   ::prctl(PR_SET_TIMERSLACK, 1'000);  // ns: by default the system doubles naps while the GPU works
   if (::fcntl(kSocket, F_SETFD, FD_CLOEXEC) != 0) {
     std::fprintf(stderr, "cgxd-gpu is started by cgxd, for a job with tensors on a GPU\n");

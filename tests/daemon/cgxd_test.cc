@@ -350,6 +350,17 @@ class FewOpenFiles {
   rlimit before_{};
 };
 
+TEST_F(CgxdTest, LosesLinesOfItsLogAndNotItsLifeWhereFilesMayGrowNoFurther) {
+  auto daemon = serve();
+  rlimit before{};
+  ASSERT_EQ(::prlimit(daemon->pid(), RLIMIT_FSIZE, nullptr, &before), 0);
+  const rlimit few{1, before.rlim_max};
+  ASSERT_EQ(::prlimit(daemon->pid(), RLIMIT_FSIZE, &few, nullptr), 0);
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->wait(), 0) << "it has written a line about its end";
+  EXPECT_EQ(output().find("stopping"), std::string::npos);
+}
+
 TEST_F(CgxdTest, OpensAsManyFilesAsItMayAndSaysSo) {
   const FewOpenFiles few(256);
   auto daemon = serve();

@@ -14,6 +14,7 @@
 namespace cgx::daemon {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -99,6 +100,40 @@ TEST_F(LogTest, DropsAndCountsWhenNobodyReads) {
   Log log(LogSettings{.fd = writing_.get()});
   for (int i = 0; i < 2'000; ++i) log.write(LogLevel::kInfo, line);  // 2 MB into 64 KiB
   EXPECT_TRUE(eventually([&] { return log.dropped() > 1'900; }));
+}
+
+// A file that may grow no further, as on a full disk, cuts the line that it has no room for.
+TEST(FullLogTest, BeginsANewLineOnceThereIsRoomAndCountsWhatIsLost) {
+  OpenDirectory directory;
+  const std::string path = directory / "log";
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  {
+    Log log(LogSettings{.format = LogFormat::kJson, .fd = file.get()});
+    log.write(LogLevel::kInfo, "whole");
+    ASSERT_TRUE(eventually([&] { return read_file(path).ends_with('\n'); }));
+    const rlimit more{.rlim_cur = read_file(path).size() + 20, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &more), 0);
+    for (const uint64_t dropped : {1u, 2u}) {
+      log.write(LogLevel::kInfo, "cut");
+      EXPECT_TRUE(eventually([&] { return log.dropped() == dropped; }));
+    }
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    log.write(LogLevel::kInfo, "whole");
+    log.write(LogLevel::kInfo, "whole");
+  }
+  ::signal(SIGXFSZ, handler);
+  std::ifstream written(path);
+  std::string line;
+  std::vector<std::string> read;
+  while (std::getline(written, line)) {
+    google::protobuf::Struct parsed;
+    const bool whole = google::protobuf::util::JsonStringToMessage(line, &parsed).ok();
+    read.push_back(whole ? parsed.fields().at("message").string_value() : "torn");
+  }
+  EXPECT_THAT(read, ElementsAre("whole", "torn", "whole", "whole"));
 }
 
 class AuditTest : public ::testing::Test {
