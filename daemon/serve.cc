@@ -159,21 +159,40 @@ void reload(Daemon& daemon, Log& log, ServeOptions& options, const FilesAtStart&
             {{"changed", plan.taken.size()}, {"waiting", plan.waiting.size() + renewed.size()}});
 }
 
+struct StopTimes {
+  uint64_t limit_ns;  // of the order
+  uint64_t drain_ns;  // of the first signal that comes when an operator's order is under way
+  bool by_signal;     // the order is one
+};
+
 // Lets every job leave between two steps: until all have, the limit, a second signal of somebody
 // else, or an order that leaves no time. What has not by then.
-std::vector<std::string> drain(Daemon& daemon, const sigset_t& signals, const Stopper& stopper,
-                               const std::string& why, uint64_t limit_ns, const PassOn& pass_on) {
+std::vector<std::string> drain(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
+                               const std::string& cause, const StopTimes& times,
+                               const PassOn& pass_on) {
   notify_manager("STOPPING=1\nEXTEND_TIMEOUT_USEC=" +
-                 std::to_string((limit_ns + kEndNs) / kMicrosecond));
-  daemon.drain(why);
-  const uint64_t deadline = monotonic_ns() + limit_ns;
+                 std::to_string((times.limit_ns + kEndNs) / kMicrosecond));
+  Draining now{.why = cause, .begun_ns = monotonic_ns(), .end_ns = 0};
+  now.end_ns = now.begun_ns + times.limit_ns;
+  stopper.drains(now);
+  daemon.drain("its cgxd is being stopped (" + cause + ")");
+  bool signalled = times.by_signal;
   for (;;) {
     const auto left = daemon.undrained();
     if (left && left->empty()) return {};
     const auto signal = next_signal(signals, 10 * kMillisecond);
-    const bool again = signal && asks_to_stop(*signal) && signal->si_pid != ::getpid();
     if (signal && !asks_to_stop(*signal)) pass_on(*signal);
-    if (monotonic_ns() < deadline && !again && !stopper.hurries()) continue;
+    const bool asked = signal && another_asks_to_stop(*signal);
+    const bool again = asked && signalled;
+    if (asked && !signalled) {
+      signalled = true;
+      now.end_ns = std::min(now.end_ns, monotonic_ns() + times.drain_ns);
+      stopper.drains(now);
+      log.write(LogLevel::kInfo, "goes on stopping",
+                {{"asked_by", sender_text(*signal)},
+                 {"limit_ms", (now.end_ns - now.begun_ns) / kMillisecond}});
+    }
+    if (monotonic_ns() < now.end_ns && !again && !stopper.hurries()) continue;
     return left.value_or(std::vector<std::string>{"the data thread"});
   }
 }
@@ -188,16 +207,15 @@ std::string in_flight_text(Daemon& daemon) {
 }
 
 // What was cut off.
-std::vector<std::string> stop(Daemon& daemon, Log& log, const sigset_t& signals,
-                              const Stopper& stopper, const std::string& cause, uint64_t drain_ns,
+std::vector<std::string> stop(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
+                              const std::string& cause, const StopTimes& times,
                               const PassOn& pass_on) {
   const uint64_t begun = monotonic_ns();
   log.record("stopping", {{"cause", cause},
                           {"sessions", daemon.sessions_open()},
                           {"in_flight", in_flight_text(daemon)},
-                          {"limit_ms", drain_ns / kMillisecond}});
-  std::vector<std::string> cut_off = drain(
-      daemon, signals, stopper, "its cgxd is being stopped (" + cause + ")", drain_ns, pass_on);
+                          {"limit_ms", times.limit_ns / kMillisecond}});
+  std::vector<std::string> cut_off = drain(daemon, log, signals, stopper, cause, times, pass_on);
   for (const std::string& name : cut_off) {
     log.write(LogLevel::kWarning, "cut off", {{"what", name}});
   }
@@ -218,6 +236,10 @@ std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns) {
   return info;
 }
 
+bool another_asks_to_stop(const siginfo_t& signal) {
+  return asks_to_stop(signal) && signal.si_pid != ::getpid();
+}
+
 void let_last_frames_leave(Daemon& daemon, const sigset_t& signals, uint64_t limit_ms) {
   const uint64_t deadline = monotonic_ns() + limit_ms * kMillisecond;
   for (;;) {
@@ -231,9 +253,11 @@ void let_last_frames_leave(Daemon& daemon, const sigset_t& signals, uint64_t lim
 bool drain_as_ordered(Daemon& daemon, Log& log, const sigset_t& signals, Stopper& stopper,
                       const siginfo_t& signal, uint64_t drain_ms, const PassOn& pass_on) {
   const StopOrder order = stopper.begin();
-  stopper.drained(stop(daemon, log, signals, stopper,
-                       order.by.empty() ? sender_text(signal) : order.by,
-                       order.limit_ns.value_or(drain_ms * kMillisecond), pass_on));
+  const StopTimes times{.limit_ns = order.limit_ns.value_or(drain_ms * kMillisecond),
+                        .drain_ns = drain_ms * kMillisecond,
+                        .by_signal = another_asks_to_stop(signal)};
+  const std::string cause = order.by.empty() ? sender_text(signal) : order.by;
+  stopper.drained(stop(daemon, log, signals, stopper, cause, times, pass_on));
   return !order.failed;
 }
 

@@ -20,6 +20,7 @@ namespace cgx::daemon {
 
 // One signal, or nothing within `timeout_ns`. `set` is blocked in all threads.
 std::optional<siginfo_t> next_signal(const sigset_t& set, uint64_t timeout_ns);
+bool another_asks_to_stop(const siginfo_t& signal);  // not this process itself
 
 // Lets the jobs leave, cuts off those that have not in time, and tells that to whoever ordered the
 // end. `drain_ms`: for an order without a limit. `pass_on`: gets signals that mean something else

@@ -25,6 +25,16 @@ StopOrder Stopper::begin() {
   return order_.value_or(StopOrder());
 }
 
+void Stopper::drains(const Draining& now) {
+  const MutexLock lock(mutex_);
+  draining_ = now;
+}
+
+std::optional<Draining> Stopper::draining() const {
+  const MutexLock lock(mutex_);
+  return draining_;
+}
+
 bool Stopper::hurries() const {
   const MutexLock lock(mutex_);
   return hurries_;

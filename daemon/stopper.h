@@ -18,10 +18,12 @@ class Stopper final : public StopPort {
 
   void stop(const StopOrder& order) override;
   std::optional<std::vector<std::string>> cut_off(uint64_t within_ns) override;
+  std::optional<Draining> draining() const override;
 
   // Main: the daemon drains from now on.
   StopOrder begin();
-  bool hurries() const;  // there is no time left
+  void drains(const Draining& now);  // or has another end than it had
+  bool hurries() const;              // there is no time left
   // Only the first time counts.
   void drained(const std::vector<std::string>& cut_off);
 
@@ -32,6 +34,7 @@ class Stopper final : public StopPort {
   std::optional<StopOrder> order_ CGX_GUARDED_BY(mutex_);
   bool begun_ CGX_GUARDED_BY(mutex_) = false;
   bool hurries_ CGX_GUARDED_BY(mutex_) = false;
+  std::optional<Draining> draining_ CGX_GUARDED_BY(mutex_);
   std::optional<std::vector<std::string>> cut_off_ CGX_GUARDED_BY(mutex_);
 };
 

@@ -15,12 +15,19 @@ struct StopOrder {
   std::optional<uint64_t> limit_ns;  // for running steps; without it timeouts.drain_ms
 };
 
+struct Draining {  // under way
+  std::string why;
+  uint64_t begun_ns;
+  uint64_t end_ns;  // at the latest
+};
+
 class StopPort {
  public:
   virtual ~StopPort() = default;
   virtual void stop(const StopOrder& order) = 0;
   // What had not left when the daemon's patience ended; nullopt: it still drains after this time.
   virtual std::optional<std::vector<std::string>> cut_off(uint64_t within_ns) = 0;
+  virtual std::optional<Draining> draining() const = 0;
 };
 
 }  // namespace cgx::daemon

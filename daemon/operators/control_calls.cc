@@ -126,6 +126,14 @@ Status check_version(const CommunicatorSnapshot& communicator, uint64_t expected
               std::to_string(expected) + ": it was changed meanwhile; look at it and try again"};
 }
 
+std::string draining_text(const Draining& draining, uint64_t now_ns) {
+  const uint64_t left_ns = draining.end_ns - std::min(draining.end_ns, now_ns);
+  return "the daemon has been stopping for " +
+         std::to_string((now_ns - draining.begun_ns) / kSecond) + " s (" +
+         config::plain_text(draining.why) + "); what has not left in " +
+         std::to_string(left_ns / kSecond) + " s is cut off";
+}
+
 }  // namespace
 
 // One call: who, until when, and the snapshot it works on.
@@ -179,6 +187,8 @@ grpc::Status ControlCalls::GetStatus(grpc::ServerContext* context, const v1::Get
                                      v1::DaemonStatus* out) {
   return reading(*context, [&](const Call& call, const Snapshot& snapshot) -> Status {
     *out = status_of(snapshot, context_.facts, call.caller());
+    const auto draining = context_.stop != nullptr ? context_.stop->draining() : std::nullopt;
+    if (draining) out->add_warnings(draining_text(*draining, monotonic_ns()));
     return {};
   });
 }

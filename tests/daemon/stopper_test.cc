@@ -33,6 +33,14 @@ TEST_F(StopperTest, LeavesADrainThatHasBegunAsItIsUnlessThereIsNoTime) {
   EXPECT_EQ(woken, 0) << "a second signal would end it at once";
 }
 
+TEST_F(StopperTest, ShowsTheDrainWithItsEndAsItIsLast) {
+  EXPECT_FALSE(stopper.draining().has_value());
+  for (const uint64_t end_ns : {30 * kSecondNs, 5 * kSecondNs}) {
+    stopper.drains({.why = "one", .begun_ns = kSecondNs, .end_ns = end_ns});
+    EXPECT_EQ(stopper.draining().value().end_ns, end_ns);
+  }
+}
+
 TEST_F(StopperTest, TellsAllWhoWaitWhatWasCutOffFirst) {
   EXPECT_EQ(stopper.cut_off(1), std::nullopt);
   std::thread waits([&] { EXPECT_EQ(stopper.cut_off(60 * kSecondNs)->at(0), "step 7"); });

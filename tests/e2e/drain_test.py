@@ -17,7 +17,7 @@ from machines import isolation_possible
 from ranks import Tensor
 from troubles import slow
 
-DRAIN_S = 3.0
+DRAIN_S = 5.0
 BUSY_S = 2.0
 LIMIT_S = 1.0  # of a drain that says its own
 LARGE = (Tensor("large", (3000, 1003)), Tensor("small", (64,)))
@@ -160,6 +160,41 @@ class Drain(ClusterCase):
         told = sum(f"cut off: communicator 'grads' of job '{job.name}'" in out for out, _ in said)
         self.assertEqual(told, 4)
         self.assertEqual(sum("the daemon has ended" in err for _, err in said), len(drains) - told, said)
+
+    def drain_of_an_open_step(self, limit_s):
+        """A daemon that an operator drains, and the time since it does."""
+        daemon = self.daemons[0]
+        job = self.job([0, 1])
+        job.submit(job.join(), 1, ranks=[0])  # the other never comes
+        self.wait_until(lambda: self.heard(job, 1, [0]), "the reading of what was submitted")
+        began = time.monotonic()
+        done = daemon.control_tool("drain", "--limit", str(limit_s), "--wait", "0", "--reason", "new kernel", check=False)
+        self.assertIn("still draining", done.stderr)
+        return daemon, began
+
+    def test_the_first_signal_during_a_drain_leaves_steps_as_long_as_a_signal_does(self):
+        daemon, _ = self.drain_of_an_open_step(600)
+        warned = daemon.control_tool("status")["warnings"]
+        self.assertRegex(warned[-1], r"has been stopping for \d+ s \(drain by .*new kernel\); what has not left in 5\d\d s is cut off")
+        signalled = time.monotonic()
+        daemon.process.send_signal(signal.SIGTERM)
+        self.wait_until(lambda: "goes on stopping" in daemon.log(), "the line about the signal")
+        self.assertRegex(daemon.control_tool("status")["warnings"][-1], rf"what has not left in [0-{int(DRAIN_S) - 1}] s is cut off")
+        self.assertEqual(daemon.process.wait(DRAIN_S + BUSY_S), 0)
+        self.assertGreaterEqual(time.monotonic() - signalled, DRAIN_S - 0.1)
+
+    def test_the_first_signal_leaves_no_more_time_than_the_operator_and_the_second_none(self):
+        daemon, began = self.drain_of_an_open_step(2 * LIMIT_S)
+        daemon.process.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.process.wait(DRAIN_S), 0)
+        self.assertGreaterEqual(time.monotonic() - began, 2 * LIMIT_S - 0.1)
+        daemon.start()
+        daemon, _ = self.drain_of_an_open_step(600)
+        before = len(daemon.log())
+        daemon.process.send_signal(signal.SIGTERM)
+        self.wait_until(lambda: "goes on stopping" in daemon.log()[before:], "the line about the signal")
+        daemon.process.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.process.wait(DRAIN_S - 0.5), 0)
 
     @staticmethod
     def drains_written(daemon):

@@ -124,6 +124,7 @@ class ControlHarness final : public StopPort {
     if (waited < drain_looks) return std::nullopt;
     return left;
   }
+  std::optional<Draining> draining() const override { return drains; }
 
   std::string socket_path() const { return directory / "control.sock"; }
   const std::string& audit_path() const { return audit_path_; }
@@ -132,6 +133,7 @@ class ControlHarness final : public StopPort {
   std::atomic<int> junk{0}, stops{0}, looks{0};
   int drain_looks = 0;                     // how often it still drains
   std::vector<std::string> left;           // and what is cut off then
+  std::optional<Draining> drains;          // from before the service is asked
   v1::Diagnosis diagnosis;                 // of all machines, as others have filled it in
   std::atomic<uint64_t> most_over_tls{0};  // connections that one host had at once
   OpenDirectory directory;

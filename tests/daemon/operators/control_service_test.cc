@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include "daemon/base/clock.h"
 #include "daemon/base/openssl_state.h"
 #include "daemon/operators/user_servers.h"
 #include "proto/messages/control.grpc.pb.h"
@@ -16,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 // As in main, where it comes first, too.
 [[maybe_unused]] const bool kKept = (keep_openssl_state(), true);
@@ -229,6 +231,22 @@ TEST_F(ControlServiceTest, NamesWhatADrainCutOffInPlainText) {
   ASSERT_EQ(answer.cut_off_size(), 2);
   EXPECT_EQ(answer.cut_off(0), "job '?[2J'");
   EXPECT_EQ(answer.cut_off(1), "job 'mod?le'");
+}
+
+TEST_F(ControlServiceTest, WarnsOfADrainThatIsUnderWayInPlainText) {
+  v1::DaemonStatus status;
+  ASSERT_TRUE(stub_->GetStatus(&context_, {}, &status).ok());
+  const int before = status.warnings_size();
+  const uint64_t now_ns = monotonic_ns();
+  harness_.drains = Draining{.why = "drain by uid 0: new\x1b kernel",
+                             .begun_ns = now_ns - 12 * kSecond,
+                             .end_ns = now_ns + 3600 * kSecond};
+  grpc::ClientContext second;
+  ASSERT_TRUE(stub_->GetStatus(&second, {}, &status).ok());
+  ASSERT_EQ(status.warnings_size(), before + 1);
+  EXPECT_THAT(status.warnings(before),
+              MatchesRegex("the daemon has been stopping for [0-9]+ s \\(drain by uid 0: new. "
+                           "kernel\\); what has not left in 3[0-9]+ s is cut off"));
 }
 
 TEST_F(ControlServiceTest, SaysThatItStillDrainsWhenTheCallerWaitsNoLonger) {
