@@ -132,6 +132,19 @@ TEST_F(CgxdTest, ServesAgainWithTheWordsThatRecordedPlansBefore) {
   EXPECT_NE(output().find("plans are recorded in " + path("plans.2")), std::string::npos);
 }
 
+TEST_F(CgxdTest, ServesAndReloadsWithAFileOfCommentsOnly) {
+  const std::string sample = read_file(CGX_SOURCE_DIR "/config/cgxd.sample.yaml");
+  ASSERT_NE(sample, "");
+  auto daemon = serve({"--config", write("sample.yaml", sample)});
+  daemon->signal(SIGHUP);
+  wait_for([&] { return output().find("reloaded changed=0 waiting=0") != std::string::npos; });
+  write("sample.yaml", "");
+  daemon->signal(SIGHUP);
+  wait_for([&] { return output().rfind("changed=0") != output().find("changed=0"); });
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->wait(), 0) << output();
+}
+
 TEST_F(CgxdTest, EndsOnSigtermThoughIdleSessionsAreOpen) {
   auto daemon = serve();
   MiniRank rank(path("cgxd.sock"), "train");
