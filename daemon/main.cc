@@ -20,6 +20,7 @@
 #include "daemon/command_line.h"
 #include "daemon/daemon.h"
 #include "daemon/drain_command.h"
+#include "daemon/ending.h"
 #include "daemon/notify.h"
 #include "daemon/operators_edge.h"
 #include "daemon/options.h"
@@ -211,6 +212,7 @@ int start(const CommandLine& line, const Configuration& configuration) {
   const v1::Config& config = configuration.resolved;
   const sigset_t signals = block_signals(line.action == CommandLine::Action::kRun);
   const OpenFilesLimit files = raise_open_files_limit();
+  Ending ending(log_settings(config.log()), signals);
   Log log(log_settings(config.log()));
   LogEvents events(log);
   Result<DaemonOptions> options = daemon_options(config);
@@ -256,15 +258,16 @@ int start(const CommandLine& line, const Configuration& configuration) {
              {"tuning_ms", facts.tuning_ns / kMillisecond},
              {"open_files", files.now}});
   notify_manager("READY=1");
-  if (line.action == CommandLine::Action::kRun) {
-    return run_beside(**daemon, log, signals, *stopper, line.command, config, files);
-  }
-  return serve(**daemon, log, signals,
-               {.config = configuration.written,
-                .load = [&line] { return load_again(line); },
-                .stopper = *stopper,
-                .audit = (*operators)->audit(),
-                .private_daemon = line.private_daemon});
+  const int status = line.action == CommandLine::Action::kRun
+                         ? run_beside(**daemon, log, signals, *stopper, line.command, config, files)
+                         : serve(**daemon, log, signals,
+                                 {.config = configuration.written,
+                                  .load = [&line] { return load_again(line); },
+                                  .stopper = *stopper,
+                                  .audit = (*operators)->audit(),
+                                  .private_daemon = line.private_daemon});
+  ending.begin();
+  return status;
 }
 
 int drain(const CommandLine& line) {

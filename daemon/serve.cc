@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "daemon/base/clock.h"
+#include "daemon/ending.h"
 #include "daemon/net/listen_socket.h"
 #include "daemon/notify.h"
 #include "daemon/operators_edge.h"
@@ -19,7 +20,6 @@ constexpr uint64_t kPrivateFirstNs = 60 * kSecond;  // a private daemon nobody e
 constexpr uint64_t kPrivateLingerNs = 2 * kSecond;  // a client may close and come again
 
 constexpr uint64_t kSeldomNs = 60 * kSecond;  // without another reason: are its sockets there?
-constexpr uint64_t kEndNs = 10 * kSecond;     // after the drain, for the threads to end
 
 bool asks_to_stop(const siginfo_t& signal) {
   const int number = signal.si_signo;

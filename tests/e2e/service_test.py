@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -18,6 +19,7 @@ from daemons import ROOT, Daemon, binary, merged
 from machines import Machines
 
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+WALL = 0x40000000  # of waitpid: threads of other processes, too
 UNIT_USER = 54321
 ONE = 0  # machine
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -209,6 +211,47 @@ class Watchdog(unittest.TestCase):
                     return int(task)
         return self.fail(f"no thread {name}")
 
+    def stop_thread(self, pid, name):
+        """It stands still; returns its number."""
+        thread = self.thread_of(pid, name)
+        self.assertEqual(_libc.ptrace(PTRACE_SEIZE, thread, None, None), 0, os.strerror(ctypes.get_errno()))
+        self.addCleanup(self.let_go, thread)  # else a failure leaves what nobody can end
+        self.assertEqual(_libc.ptrace(PTRACE_INTERRUPT, thread, None, None), 0)
+        os.waitpid(thread, WALL)
+        return thread
+
+    @staticmethod
+    def let_go(thread):
+        """A dead one, too, of which its process would otherwise wait for us."""
+        with contextlib.suppress(ChildProcessError):
+            if _libc.ptrace(PTRACE_DETACH, thread, None, None) != 0:
+                os.waitpid(thread, WALL)
+
+    @unittest.skipUnless(os.geteuid() == 0, "stopping one thread of another process needs root")
+    def test_it_ends_though_a_thread_does_not_after_ten_seconds_or_at_a_further_signal(self):
+        for signalled, least_s, most_s in ((True, 0, 5), (False, 9.5, 20)):
+            with self.subTest(signalled), tempfile.TemporaryDirectory() as directory:
+                daemon = subprocess.Popen([binary("cgxd"), "--set", f"run_directory={directory}/run"], stderr=subprocess.PIPE, text=True)
+                self.addCleanup(daemon.stderr.close)
+                self.addCleanup(daemon.wait)
+                self.addCleanup(daemon.kill)
+                self.assertIn(" serves ", daemon.stderr.readline())
+                thread = self.stop_thread(daemon.pid, "cgxd-planner")
+                daemon.terminate()
+                self.assertIn(" stopping ", daemon.stderr.readline())
+                self.assertIn(" stopped drained=yes", daemon.stderr.readline())
+                began = time.monotonic()
+                limit = threading.Timer(30, daemon.kill)
+                limit.start()
+                self.addCleanup(limit.cancel)
+                if signalled:
+                    daemon.terminate()
+                self.assertRegex(daemon.stderr.readline(), r"error ends without waiting for its threads any longer threads=.*cgxd-planner")
+                self.let_go(thread)
+                self.assertEqual(daemon.wait(20), 1)
+                seconds = time.monotonic() - began
+                self.assertTrue(least_s <= seconds <= most_s, f"{seconds} s")
+
     @unittest.skipUnless(os.geteuid() == 0, "stopping one thread of another process needs root")
     def test_it_is_silent_when_the_thread_that_moves_gradients_stands_still(self):
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -222,11 +265,7 @@ class Watchdog(unittest.TestCase):
             manager.settimeout(20)
             self.assertEqual(manager.recv(4096), b"READY=1")
             self.hears(manager, "WATCHDOG=1", 5)
-            thread = self.thread_of(daemon.pid, "cgxd-data")
-            self.assertEqual(_libc.ptrace(PTRACE_SEIZE, thread, None, None), 0, os.strerror(ctypes.get_errno()))
-            self.addCleanup(_libc.ptrace, PTRACE_DETACH, thread, None, None)  # else a failure leaves what nobody can end
-            self.assertEqual(_libc.ptrace(PTRACE_INTERRUPT, thread, None, None), 0)
-            os.waitpid(thread, 0x40000000)  # __WALL: it stands
+            thread = self.stop_thread(daemon.pid, "cgxd-data")
             self.heard(manager, 0.5)  # what was under way
             self.assertEqual(self.heard(manager, 1.5), [])
             self.assertEqual(_libc.ptrace(PTRACE_DETACH, thread, None, None), 0)
