@@ -4,6 +4,8 @@
 
 #include <fcntl.h>
 
+#include <initializer_list>
+
 namespace cgx {
 
 // What the program opens first would get their numbers, and what it prints would go there. Whoever
