@@ -276,6 +276,13 @@ class Hook(unittest.TestCase):
     def test_process_groups_have_communicators_of_their_own(self):
         self.run_ranks("subgroup", size=3)
 
+    def test_process_groups_that_share_a_name_do_not_meet(self):
+        daemons = [PrivateDaemon() for _ in range(4)]
+        for daemon in daemons:
+            self.addCleanup(daemon.stop)
+        for each in (daemons, daemons[:1]):
+            self.run_ranks("groups_that_share_a_name", size=4, daemons=each)
+
     def test_one_rank_alone(self):
         self.run_ranks("matches_gloo", size=1)
 

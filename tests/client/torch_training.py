@@ -5,6 +5,7 @@ import hashlib
 import math
 import re
 import signal
+import time
 import warnings
 
 import torch
@@ -181,6 +182,27 @@ def subgroup():
         (alone(batch(0, member)).square().mean() / len(members)).backward()
     for ours, reference in zip(model.module.parameters(), alone.parameters()):
         assert torch.allclose(ours.grad, reference.grad, atol=1e-6)
+
+
+def groups_that_share_a_name():
+    """Ranks of different groups never meet, whichever come first; a second model of the name is refused."""
+    group = [dist.new_group([0, 1]), dist.new_group([2, 3])][RANK // 2]
+    model, other = (DistributedDataParallel(torch.nn.Linear(3, 2), process_group=group) for _ in range(2))
+    state = cgx.torch.register(model, name="shared", timeout=60)
+    if RANK in (1, 2):
+        time.sleep(2)
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.full((1, 3), 10.0 ** RANK)).sum().backward()
+        assert (model.module.weight.grad == (5.5 if RANK < 2 else 550)).all(), model.module.weight.grad
+    assert state.name.startswith("shared-") and state.report().ranks == 2, state.report()
+    cgx.torch.register(other, name="shared", timeout=60)
+    try:
+        other(torch.ones(1, 3)).sum().backward()
+    except RuntimeError as error:
+        assert "ALREADY_EXISTS" in str(error), error
+    else:
+        raise AssertionError("two models of one name in one group")
 
 
 def half_types():

@@ -1,5 +1,6 @@
 """Where a hook's ranks meet: their process group, torch's store, the job they agree on and the session they share."""
 
+import hashlib
 import os
 import threading
 import time
@@ -39,6 +40,12 @@ def next_name(group):
         number = _ordinals.get(group, 0)
         _ordinals[group] = number + 1
     return f"ddp-{_names().get(group) or 'group'}-{number}"
+
+
+def given_name(group, name):
+    """Of a communicator that a user names: groups of other ranks have another one, else ranks of both would meet."""
+    ranks = ranks_of(group)
+    return name if ranks is None else f"{name}-{hashlib.sha256(str(ranks).encode()).hexdigest()[:12]}"
 
 
 def give_back_name(group):

@@ -33,8 +33,8 @@ from cgx._torch_ending import tell_others, when_this_process_ends
 from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import (ENDS, MEETS_AGAIN, NO_UPDATE, RESTORE, advice_after, introduce, lost_pass, raise_others_failure,
                                 tell_failure)
-from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, give_back_name, group_of, is_lost, lives,
-                              next_name, ranks_of, reference_to, shared_session, world_size)
+from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, give_back_name, given_name, group_of, is_lost,
+                              lives, next_name, ranks_of, reference_to, shared_session, world_size)
 from cgx._torch_model import (DistributedDataParallel, are_hidden, check_all_are_reduced, check_those_of,
                               divides_by_those_left, in_shadow_of_join, models_of, names_of, reduced_by)
 from cgx._torch_states import StatesOfModels
@@ -115,7 +115,8 @@ class HookState:
     """What one model's hook remembers.
 
     process_group: default that of model=, else the world. name: of the communicator, default one from the group and how
-    many hook states it has had; every rank makes them in the same order. model (or named_parameters): where the
+    many hook states it has had; every rank makes them in the same order. Models of one group need names of their own; a
+    group that is not the world appends what tells it apart by its ranks. model (or named_parameters): where the
     parameters' names come from, default the model DDP calls the hook for. session: default one per process, opened
     here. timeout: of the communicator, in seconds or a timedelta, default the daemon's (timeouts.communicator_ms, 30
     minutes unless it is set); ranks that do not meet within it are named. gradient_unit: a function without arguments, asked before every pass: loss scale / learning rate of its
@@ -150,7 +151,8 @@ class HookState:
         self._model = weakref.ref(model) if wrapped else None
         self._reduced = reduced_by(model) if wrapped else None  # now: whoever freezes layers later changes nothing in DDP
         self._names = names_of(model, named_parameters)
-        self.name, self._named_by_order = name or next_name(process_group), not name
+        self.name = given_name(process_group, name) if name else next_name(process_group)
+        self._named_by_order = not name
         self._prepare()
         try:
             with self._telling_others():
