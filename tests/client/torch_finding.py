@@ -1,5 +1,6 @@
 """Scenarios of torch_ranks.py: how a hook finds the model that its buckets belong to."""
 
+import copy
 import gc
 import inspect
 import os
@@ -130,6 +131,60 @@ def model_wrapped_again_alike():
             gc.collect()
             torch.testing.assert_close(net.weight.grad, torch.full((2, 3), 1.5))
     assert names.seen == ["weight"], names.seen
+
+
+class Faulty(torch.autograd.Function):
+    """What raises in the middle of a backward, as long as `fails` is set."""
+
+    fails = False
+
+    @staticmethod
+    def forward(_, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        if Faulty.fails:
+            raise ArithmeticError("a batch is broken")
+        return gradient
+
+
+class FaultyNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(32, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, inputs):
+        return self.second(Faulty.apply(self.first(inputs)))
+
+
+def wrap_and_train(net, passes):
+    """Hooked with None, beside one that gloo serves, whose gradients are the same."""
+    model, theirs = (DistributedDataParallel(each, bucket_cap_mb=0.005) for each in (net, copy.deepcopy(net)))
+    model.register_comm_hook(None, cgx.torch.comm_hook)
+    for step in range(passes):
+        for each in (model, theirs):
+            each.zero_grad()
+            each(batch(step)).square().mean().backward()
+        assert_equal(gradients(model), gradients(theirs))
+    return model
+
+
+def model_wrapped_again_after_an_exception_in_backward():
+    """On all ranks, in the first pass and in later ones. DDP refuses that wrapper, so it is the only way on."""
+    signal.alarm(60)
+    net = FaultyNet()
+    for passes in (0, 3, 3):
+        model = wrap_and_train(net, passes)
+        loss = model(batch(0)).sum()
+        Faulty.fails = True
+        try:
+            loss.backward()
+        except ArithmeticError:
+            Faulty.fails = False
+        del model, loss
+    wrap_and_train(net, 3)
+    signal.alarm(0)
 
 
 def model_wrapped_again_with_layers_unfrozen():

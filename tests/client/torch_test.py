@@ -428,6 +428,9 @@ class Hook(unittest.TestCase):
     def test_a_model_wrapped_again_alike_goes_on_with_its_communicator(self):
         self.run_ranks("model_wrapped_again_alike")
 
+    def test_a_model_wrapped_again_after_an_exception_in_backward_trains(self):
+        self.run_ranks("model_wrapped_again_after_an_exception_in_backward")
+
     def test_a_model_wrapped_again_may_have_other_layers_frozen(self):
         self.run_ranks("model_wrapped_again_with_layers_unfrozen")
 

@@ -235,10 +235,18 @@ class HookState:
         return None if self._model is None else self._model()
 
     def adopts(self, model):
-        """Takes the model, another wrapper, for its own if that has the ranks and layers of the one before. Whether it does."""
+        """Takes the model, another wrapper, for its own if that has the ranks and layers of the one before. Whether it does.
+
+        Where a pass of that one was not completed the ranks, which have all made the other one, meet anew. Redoing it would
+        fail the first passes of some of them only.
+        """
         same = self._group is not None and self._group() is model.process_group and self._reduced == reduced_by(model)
         if same:
             self._model = weakref.ref(model)
+            if self._pass_open or self._failed is not None:
+                self._left, self._pass_open = self._failed, False
+                with contextlib.suppress(CgxError):  # it may be of ranks that have gone
+                    self._leave()
         return same
 
     def is_of_one_in(self, models):
