@@ -6,10 +6,16 @@ import weakref
 
 from torch.nn.parallel import DistributedDataParallel
 
-from cgx._torch_group import lives
+from cgx._torch_group import lives, ranks_of, world_size
 
 _COMPILED = "_orig_mod"  # where torch.compile has put a module
 _JOINED_FRAMES = 8  # how far above the hook DDP's shadow of a backward may be
+
+
+def given_to_compile(model):
+    """What torch.compile was given, where the model is what it made; else the model. A wrapper may show attributes of what
+    is in it."""
+    return model if isinstance(model, DistributedDataParallel) else getattr(model, _COMPILED, model)
 
 
 def names_of(model, named_parameters=None):
@@ -69,6 +75,15 @@ def check_those_of(parameters):
         found = _living(wanted)
         if found and all(map(_leaves_out, found)):
             check_all_are_reduced(found[0])
+
+
+def check_is_for_all(state, group, model):
+    """Of a hook state that was named and made for the world (group None) before its model was found."""
+    known = group is None and model is not None and lives(weakref.ref(model.process_group))
+    ranks = ranks_of(model.process_group) if known else None
+    if ranks is not None and len(ranks) < world_size():
+        raise ValueError(f"hook state {state} is for all ranks, and its model's process group has ranks {ranks} only: "
+                         "give HookState the model or its process_group")
 
 
 def are_hidden():

@@ -4,6 +4,7 @@ All derive from CgxError, which carries `code` and `status` ("STEP_OPEN"). Some 
 caller would expect, so that `except TimeoutError` works.
 """
 
+import contextlib
 import copy
 
 from cgx._library import library
@@ -57,6 +58,16 @@ def anew(error):
     except Exception:  # its constructor takes other arguments than it keeps
         made = CgxError(f"{type(error).__name__}: {error}")
     return made.with_traceback(error.__traceback__)
+
+
+@contextlib.contextmanager
+def named(what, kinds=Exception):
+    """Puts what it is about before the text of an error."""
+    try:
+        yield
+    except kinds as error:
+        error.args = (f"{what}: {error}",)
+        raise
 
 
 def call_all(actions):

@@ -34,14 +34,15 @@ from cgx._torch_exchange import Exchange, Part, check_bucket
 from cgx._torch_failure import (ENDS, MEETS_AGAIN, NO_UPDATE, RESTORE, advice_after, introduce, lost_pass, raise_others_failure,
                                 tell_failure)
 from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, give_back_name, given_name, group_of, is_lost,
-                              lives, next_name, ranks_of, reference_to, shared_session, world_size)
-from cgx._torch_model import (DistributedDataParallel, are_hidden, check_all_are_reduced, check_those_of,
-                              divides_by_those_left, in_shadow_of_join, models_of, names_of, reduced_by)
+                              lives, next_name, ranks_of, reference_to, shared_session)
+from cgx._torch_model import (DistributedDataParallel, are_hidden, check_all_are_reduced, check_is_for_all,
+                              check_those_of, divides_by_those_left, given_to_compile, in_shadow_of_join, models_of,
+                              names_of, reduced_by)
 from cgx._torch_states import StatesOfModels
 from cgx._torch_told import Awaiting, SignalLossWarning, Telling
 from cgx._waiting import milliseconds
 from cgx.errors import (CancelledError, CgxError, DaemonLostError, MismatchError, RankLostError, StepLostError,
-                        StepOrderError, TimedOutError, anew, call_all)
+                        StepOrderError, TimedOutError, anew, call_all, named)
 
 __all__ = ["HookState", "SignalLossWarning", "comm_hook", "last_error", "register", "shutdown", "typed_errors"]
 
@@ -49,15 +50,9 @@ _EPOCHS_KEPT = 4096
 _states = weakref.WeakSet()
 
 
-def _given_to_compile(model):
-    """What torch.compile was given, where the model is what it made; else the model. A wrapper may show attributes of what
-    is in it."""
-    return model if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
-
-
 def register(model, **options):
     """Hooks a DistributedDataParallel model, over its process group; options as for HookState. Returns the state."""
-    model = _given_to_compile(model)
+    model = given_to_compile(model)
     if not isinstance(model, DistributedDataParallel):
         advice = "its gradients do not come in buckets" if hasattr(model, "register_comm_hook") else "wrap the model first"
         raise TypeError(f"register takes a DistributedDataParallel model, not {type(model).__name__}: {advice}")
@@ -138,7 +133,7 @@ class HookState:
         milliseconds(timeout)  # what is wrong here must not wait for the first pass: a hook can be registered once only
         if gradient_unit is not None and not callable(gradient_unit):
             raise TypeError(f"gradient_unit {gradient_unit!r} must be a function without arguments")
-        model = _given_to_compile(model)
+        model = given_to_compile(model)
         wrapped = isinstance(model, DistributedDataParallel)
         check_all_are_reduced(model)
         if process_group is None and wrapped:
@@ -228,7 +223,7 @@ class HookState:
 
     def is_of(self, model):
         """Whether this state's hook is the model's."""
-        return self.model() is not None and self.model() is _given_to_compile(model)
+        return self.model() is not None and self.model() is given_to_compile(model)
 
     def model(self):
         """None where it is not known, or is gone."""
@@ -410,11 +405,11 @@ class HookState:
             self._factor = self._exchange.ranks / max(self._exchange.count(not in_shadow_of_join()), 1)
 
     def _say_unit(self):
-        with _named_as_units():
+        with named("the hook's gradient_unit"):
             unit = self.gradient_unit()
         self._changes_nothing = unit is None
         if unit is not None:
-            with _named_as_units((TypeError, ValueError, ctypes.ArgumentError)):
+            with named("the hook's gradient_unit", (TypeError, ValueError, ctypes.ArgumentError)):
                 self._exchange.communicator.set_gradient_unit(unit)
 
     def _watcher(self, part):
@@ -473,7 +468,7 @@ class HookState:
             introduce(self.process_group, self._attempt, self._passes)
             with self._telling_others():
                 names = self._names_of_layers()
-                self._check_group()
+                check_is_for_all(self.name, self.process_group, self.model())
                 for part in self._first_pass:
                     check_bucket(part)
                 self._leave_those_before()  # first: one of them may close the session that is shared now
@@ -502,15 +497,6 @@ class HookState:
         except Exception:
             count_attempt(self.process_group, self.name)
             raise
-
-    def _check_group(self):
-        """The name and the ranks were chosen before the model was found."""
-        model = self.model()
-        known = self.process_group is None and model is not None and lives(weakref.ref(model.process_group))
-        ranks = ranks_of(model.process_group) if known else None
-        if ranks is not None and len(ranks) < world_size():
-            raise ValueError(f"hook state {self.name} is for all ranks, and its model's process group has ranks {ranks} only: "
-                             "give HookState the model or its process_group")
 
     def _find_model(self, parameters):
         """Where none was given, and what DDP reduces of it."""
@@ -582,15 +568,6 @@ class HookState:
         self._named_by_order, self.announce = state["named_by_order"], state.get("announce")
         self._prepare()
         self._ranks = state["ranks"]
-
-
-@contextlib.contextmanager
-def _named_as_units(kinds=Exception):
-    try:
-        yield
-    except kinds as error:
-        error.args = (f"the hook's gradient_unit: {error}",)
-        raise
 
 
 _made_here = StatesOfModels(lambda model: HookState(model=model))  # by comm_hook, where it was registered with None
