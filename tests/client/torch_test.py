@@ -305,6 +305,9 @@ class Hook(unittest.TestCase):
     def test_the_first_pass_of_a_static_graph_ends_with_several_buckets(self):
         self.run_ranks("static_graph_with_several_buckets")
 
+    def test_a_static_graph_whose_model_is_not_found_is_an_error_on_all_ranks(self):
+        self.run_ranks("static_graph_whose_model_is_hidden")
+
     def test_buckets_may_be_empty(self):
         self.run_ranks("empty_buckets")
 

@@ -1,7 +1,9 @@
 """Scenarios of torch_ranks.py: what comes out of training, compared with gloo's."""
 
 import copy
+import gc
 import hashlib
+import itertools
 import math
 import re
 import signal
@@ -68,21 +70,53 @@ class ToDouble(torch.nn.Module):
         return inputs.double()
 
 
+WAYS = (lambda model: cgx.torch.register(model), lambda model: model.register_comm_hook(None, cgx.torch.comm_hook),
+        lambda model: model.register_comm_hook(cgx.torch.HookState(), cgx.torch.comm_hook))
+
+
+def net_of_two_types():
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(32, 32), torch.nn.Linear(32, 16), ToDouble(), torch.nn.Linear(16, 4).double()
+    return torch.nn.Sequential(*layers).to(DEVICE)
+
+
 def static_graph_with_several_buckets():
-    """Two types make two buckets at once. In its first pass DDP calls each of them the first one, and none the last."""
-    signal.alarm(40)
-    for hook in (lambda model: cgx.torch.register(model),
-                 lambda model: model.register_comm_hook(None, cgx.torch.comm_hook),
-                 lambda model: model.register_comm_hook(cgx.torch.HookState(), cgx.torch.comm_hook)):
-        torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Linear(32, 16), ToDouble(), torch.nn.Linear(16, 4).double()).to(DEVICE)
+    """Two types make two buckets at once. In its first pass DDP calls each of them the first one, and none the last. Layers
+    that are frozen when a model is wrapped are none of DDP's, also where they are trained later."""
+    signal.alarm(60)
+    for hook, frozen in itertools.product(WAYS, (False, True)):
+        net = net_of_two_types()
+        net[0].requires_grad_(not frozen)
         ours, theirs = (DistributedDataParallel(each, static_graph=True) for each in (net, copy.deepcopy(net)))
+        for each in (ours, theirs):
+            each.requires_grad_(True)
         hook(ours)
         for step in range(4):
             for model in (ours, theirs):
                 model.zero_grad()
                 model(batch(step)).square().mean().backward()
             assert_equal(gradients(ours), gradients(theirs))
+    signal.alarm(0)
+
+
+def static_graph_whose_model_is_hidden():
+    """On one rank, by gc.freeze(): nothing says which bucket is the last. Both ranks hear it at once."""
+    signal.alarm(40)
+    model = DistributedDataParallel(net_of_two_types(), static_graph=True)
+    state = cgx.torch.HookState()
+    model.register_comm_hook(state, cgx.torch.comm_hook)
+    if RANK == 1:
+        gc.freeze()
+    try:
+        model(batch(0)).square().mean().backward()
+    except RuntimeError as error:
+        for words in ("gc.freeze() hides", "give HookState its model", "rank 1 on " if RANK == 0 else "ValueError"):
+            assert words in str(error), error
+    else:
+        raise AssertionError("the model cannot be found")
+    again = DistributedDataParallel(net_of_two_types(), static_graph=True)
+    cgx.torch.register(again)
+    again(batch(0)).square().mean().backward()
     signal.alarm(0)
 
 

@@ -39,6 +39,12 @@ def reduced_by(model):
             if parameter.requires_grad and f"{place}.{name}" not in ignored}
 
 
+def tensors_of(model):
+    """How many gradients DDP hands over in a pass, by its own count, as layers may have been unfrozen since. Inside a hook DDP
+    answers nothing for which it takes its lock, e.g. _get_ddp_logging_data()."""
+    return len(model.reducer.get_backward_stats())
+
+
 def models_of(parameters):
     """The DistributedDataParallel models that these parameters belong to: none, or some of one group that lives.
 

@@ -37,7 +37,7 @@ from cgx._torch_group import (attempt_at, count_attempt, drop_shared_session, gi
                               lives, next_name, ranks_of, reference_to, shared_session)
 from cgx._torch_model import (DistributedDataParallel, are_hidden, check_all_are_reduced, check_is_for_all,
                               check_those_of, divides_by_those_left, given_to_compile, in_shadow_of_join, models_of,
-                              names_of, reduced_by)
+                              names_of, reduced_by, tensors_of)
 from cgx._torch_states import StatesOfModels
 from cgx._torch_told import Awaiting, SignalLossWarning, Telling
 from cgx._waiting import milliseconds
@@ -316,7 +316,11 @@ class HookState:
         one that it is the last."""
         if part.is_last or part.index > 0 or len(self._parts) == 1:
             return part.is_last
-        self._find_model(part.tensors)
+        if self._failed is None and self._reduced is None:
+            self._find_static_model(part.tensors)
+        model = self.model()
+        if model is not None:
+            return len(self._seen) == tensors_of(model)
         return self._reduced is not None and self._reduced <= self._seen
 
     def _begin_pass(self):
@@ -491,9 +495,23 @@ class HookState:
         return self._names
 
     def _check_those_of(self, parameters):
+        with self._not_joining():
+            check_those_of(parameters)
+
+    def _find_static_model(self, parameters):
+        with self._not_joining():
+            self._find_model(parameters)
+            if self._reduced is None:
+                hidden = ", as gc.freeze() hides those made before" if are_hidden() else ""
+                raise ValueError(f"hook state {self.name} finds no model{hidden}, and only that says which bucket of a static "
+                                 "graph's first pass is the last: give HookState its model")
+
+    @contextlib.contextmanager
+    def _not_joining(self):
+        """What is raised within, the others hear: they are about to join."""
         try:
             with self._telling_others():
-                check_those_of(parameters)
+                yield
         except Exception:
             count_attempt(self.process_group, self.name)
             raise
