@@ -147,6 +147,31 @@ def told_that_a_process_ended():
     os._exit(0)  # gloo's group is broken
 
 
+def told_that_rank_0_was_killed():
+    """Before its first pass, and with it the store in which the ranks meet: also who comes later hears it."""
+    states, bucket = [cgx.torch.HookState(timeout=60) for _ in range(2)], FakeBucket([parameter(torch.float32, 8, 8)])
+    dist.barrier()
+    if RANK == 0:
+        time.sleep(1)  # it is awaited
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    for state in states:
+        try:
+            cgx.torch.comm_hook(state, bucket).wait()
+            raise AssertionError("rank 0 has not come")
+        except RuntimeError as error:
+            for words in ("RANK_LOST: torch's store at 127.0.0.1:", "rank 0, which serves it", "make the process group anew"):
+                assert words in str(error), error
+        assert isinstance(cgx.torch.last_error(state), cgx.errors.RankLostError)
+    try:
+        cgx.torch.HookState()
+        raise AssertionError("its ranks cannot agree on a job")
+    except cgx.errors.RankLostError as error:
+        assert "rank 0, which serves it" in str(error), error
+    assert time.monotonic() - began < 40, "it was told late"
+    os._exit(0)  # gloo's group is broken
+
+
 def told_nothing():
     """Neither a report that cannot be read nor a standard error that nobody reads fails a pass of rank 0 alone."""
     def unreadable(_):

@@ -515,6 +515,10 @@ class Hook(unittest.TestCase):
         self.assertRegex(said[0], "rank 1 on .* its process ended before its first backward pass was over: "
                                   "ValueError: the data has ended; make the process group anew")
 
+    @unittest.skipIf(torch.__version__ < "2", "torch 1.x may end a process whose store has gone: a thread of its own throws")
+    def test_the_death_of_rank_0_is_named_although_the_store_goes_with_it(self):
+        self.run_ranks("told_that_rank_0_was_killed", killed=[0], tcp=True)
+
     def test_on_one_machine_the_line_says_that_nothing_is_sent(self):
         self.run_ranks("told_on_one_machine")
 

@@ -10,7 +10,7 @@ import time
 import torch.distributed as dist
 
 from cgx import errors
-from cgx._torch_group import default_store, look
+from cgx._torch_group import default_store, look, put
 
 _LINGER_S = 3.0  # a rank that ends may take the store with it: the others get so long to hear why
 _PAUSE_S = 0.02
@@ -78,10 +78,10 @@ def tell_end(group, name, error):
 
 
 def _tell(store, group, name, error, hosts):
-    store.set(_heard(name, dist.get_rank(group)), "1")  # it has an error of its own
+    put(store, _heard(name, dist.get_rank(group)), "1")  # it has an error of its own
     if look(store, _key(name)) is None:  # the first one counts
         said = f"{type(error).__name__} {where_we_are(group)} cannot take part: {error}{hosts}"
-        store.set(_key(name), said.encode().hex())
+        put(store, _key(name), said.encode().hex())
 
 
 def _linger(store, name, ranks):
@@ -100,8 +100,8 @@ def introduce(group, name, passes):
     """Says where this rank is and how many passes it has completed, for what is said about it."""
     store = default_store()
     if store is not None:
-        store.set(_host(name, dist.get_rank(group)), socket.gethostname().encode().hex())
-        store.set(_passes(name, dist.get_rank(group)), str(passes))
+        put(store, _host(name, dist.get_rank(group)), socket.gethostname().encode().hex())
+        put(store, _passes(name, dist.get_rank(group)), str(passes))
 
 
 def missing_where_this_rank_speaks(group, name):
@@ -170,7 +170,7 @@ def raise_others_failure(group, name):
     if told is None:
         return
     kind, text = bytes.fromhex(told.decode()).decode(errors="replace").split(" ", 1)
-    store.set(_heard(name, dist.get_rank(group)), "1")
+    put(store, _heard(name, dist.get_rank(group)), "1")
     named = getattr(errors, kind, errors.CgxError)
     raise (named if issubclass(named, errors.CgxError) else errors.CgxError)(text)
 

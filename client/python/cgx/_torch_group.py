@@ -1,5 +1,6 @@
 """Where a hook's ranks meet: their process group, torch's store, the job they agree on and the session they share."""
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -9,7 +10,7 @@ import weakref
 
 import torch.distributed as dist
 
-from cgx.errors import CgxError, MismatchError, TimedOutError
+from cgx.errors import CgxError, MismatchError, RankLostError, TimedOutError
 from cgx.session import Session
 
 _JOB_KEY = "cgx/job"
@@ -109,12 +110,38 @@ def default_store():
     return getattr(dist.distributed_c10d, "_get_default_store", lambda: None)()
 
 
+@contextlib.contextmanager
+def _asking(store):
+    """What the store raises where it has gone, as the loss of who serves it. One that only takes too long is there."""
+    try:
+        yield
+    except RuntimeError as error:
+        said, tcp = str(error).split("\n")[0], _tcp_store(store)
+        if tcp is None or "timeout" in said.lower():
+            raise
+        server = "torchrun" if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else "rank 0"
+        raise RankLostError(f"RANK_LOST: torch's store at {tcp.host}:{tcp.port} has gone ({said}): {server}, which serves it, "
+                            "has probably ended") from None
+
+
+def _tcp_store(store):
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store if isinstance(store, dist.TCPStore) else None
+
+
+def put(store, key, value):
+    with _asking(store):
+        store.set(key, value)
+
+
 def look(store, key):
     """What the store has for a key now. store.get would wait, and hold up whoever else uses the store."""
-    if hasattr(store, "check"):
-        return store.get(key) if store.check([key]) else None
-    value = store.compare_set(key, _NOTHING, _NOTHING)  # torch 1.13: the same, where nothing is there
-    return None if value == _NOTHING.encode() else value
+    with _asking(store):
+        if hasattr(store, "check"):
+            return store.get(key) if store.check([key]) else None
+        value = store.compare_set(key, _NOTHING, _NOTHING)  # torch 1.13: the same, where nothing is there
+        return None if value == _NOTHING.encode() else value
 
 
 def rendezvous(group):
@@ -125,7 +152,7 @@ def rendezvous(group):
         value = look(store, key)
         return None if value is None else bytes.fromhex(value.decode())
 
-    return (lambda key, value: store.set(key, value.hex())), get
+    return (lambda key, value: put(store, key, value.hex())), get
 
 
 def _store_of_its_own(group):
@@ -169,7 +196,8 @@ def _agreed_job():
     own = _own_job(store)
     if store is None:
         return own
-    agreed = store.compare_set(_JOB_KEY, "", own).decode()
+    with _asking(store):
+        agreed = store.compare_set(_JOB_KEY, "", own).decode()
     if own == _made_up.get(os.getpid()):
         _made_up[os.getpid()] = agreed
     if os.environ.get("CGX_JOB") and agreed != own:
