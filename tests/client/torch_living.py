@@ -33,6 +33,27 @@ def state_survives_pickling():
     assert (result == 1.5).all()
 
 
+def models_are_copied_with_a_session_of_their_states_own():
+    """Newer torch keeps the hook's state in the model. The original trains on; a copy's state joins in the same session."""
+    with cgx.Session() as session:
+        model, theirs = make(False)[0], make(False)[0]
+        state = cgx.torch.register(model, session=session, gradient_unit=lambda: 1.0)
+        for step in range(3):
+            for each in (model, theirs):
+                each.zero_grad()
+                each(batch(step)).square().mean().backward()
+            assert_equal(gradients(model), gradients(theirs))
+            copied = copy.deepcopy(model)
+            copied(batch(step)).square().mean().backward()  # over gloo
+            assert_equal(gradients(copied), gradients(theirs))
+        again = copy.deepcopy(state)
+        assert (again.name, again.gradient_unit) == (state.name, state.gradient_unit)
+        state.close()
+        assert (cgx.torch.comm_hook(again, FakeBucket([parameter(torch.float32, 5)])).wait() == 1.5).all()
+        assert again._exchange.session is session
+        again.close()
+
+
 def pickled_state_keeps_its_group():
     groups = [dist.new_group([0, 1]), dist.new_group([2])]
     state = cgx.torch.HookState(process_group=groups[RANK // 2])

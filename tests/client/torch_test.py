@@ -320,6 +320,9 @@ class Hook(unittest.TestCase):
     def test_state_survives_pickling(self):
         self.run_ranks("state_survives_pickling")
 
+    def test_models_are_copied_with_a_session_of_their_states_own(self):
+        self.run_ranks("models_are_copied_with_a_session_of_their_states_own")
+
     def test_models_that_differ_are_a_named_mismatch(self):
         self.run_ranks("disagreement_is_named")
 

@@ -569,15 +569,24 @@ class HookState:
         """To join: the same on all ranks, which make them together."""
         return attempt_at(self.process_group, self.name)
 
-    # Pickling: what the state is, not how far it has come: the copy joins anew
+    # Copies: what the state is, not how far it has come: the copy joins anew
 
     def __getstate__(self):
         if self._session is not None:
             raise TypeError(f"hook state {self.name} has a session of its own, which cannot be pickled")
+        return self._described()
+
+    def __deepcopy__(self, _):
+        """In the same session, with the same gradient_unit: a copied model has its state's copy, and no hook."""
+        copied = type(self).__new__(type(self))
+        copied.__setstate__(self._described())
+        copied._session = self._session
+        return copied
+
+    def _described(self):
         ranks = self._ranks if self._ranks != () else ranks_of(self.process_group)
         return {"name": self.name, "timeout": self.timeout, "ranks": ranks, "gradient_unit": self.gradient_unit,
-                "announce": self.announce,
-                "named_by_order": self._named_by_order}
+                "announce": self.announce, "named_by_order": self._named_by_order}
 
     def __setstate__(self, state):
         self.name, self.timeout, self.gradient_unit = state["name"], state["timeout"], state["gradient_unit"]
