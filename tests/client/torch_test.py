@@ -296,6 +296,9 @@ class Hook(unittest.TestCase):
     def test_complex_parameters_match_gloo_to_the_bit(self):
         self.run_ranks("complex_parameters")
 
+    def test_parameters_may_have_many_dimensions(self):
+        self.run_ranks("parameters_of_many_dimensions")
+
     def test_layers_that_do_not_fill_their_bucket_are_refused_by_name(self):
         self.run_ranks("layers_that_do_not_fill_their_bucket")
 

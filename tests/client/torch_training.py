@@ -262,6 +262,31 @@ def complex_gradients():
         assert [layer.elements for layer in state.report().layers] == [64, 6, 2], state.report()
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self, shapes):
+        super().__init__()
+        self.scales = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(shape)) for shape in shapes])
+
+    def forward(self, inputs):
+        return sum(scale.square().sum() for scale in self.scales) * inputs
+
+
+def parameters_of_many_dimensions():
+    shapes = [(3, 2, 1, 2, 1, 2, 1, 2), (3, 2, 1, 2, 1, 2, 1, 2, 2), (2,) * 12, (1,) * 20]
+    ours, theirs = (DistributedDataParallel(Scaled(shapes).to(DEVICE)) for _ in range(2))
+    state = cgx.torch.register(ours)
+    for step in range(3):
+        for model in (ours, theirs):
+            model.zero_grad()
+            model(batch(step).mean()).backward()
+        assert_equal(gradients(ours), gradients(theirs))
+    assert [layer.elements for layer in state.report().layers] == [48, 96, 4096, 1], state.report()
+    state = cgx.torch.HookState()
+    numbers = parameter(torch.complex64, *(2,) * 9)
+    result = cgx.torch.comm_hook(state, PairsBucket([numbers])).wait()
+    assert (torch.view_as_complex(result.view(-1, 2)) == 1.5).all() and len(result) == 1024, result
+
+
 class Complex(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import threading
 import time
 import warnings
@@ -18,6 +19,7 @@ from cgx.errors import CgxError, StepOrderError, UnsupportedGradientError, anew,
 from cgx.session import Block, dtype_number
 
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+_DIMENSIONS_MAX = 8  # of what libcgx registers
 _ALIGNED = 16  # elements: where buckets begin, so that a GPU reads and writes whole lines
 _FIRST_PLAN = 1  # its epoch
 _RANGE = "cgx:all_reduce"  # what torch's profiler shows from a bucket's arrival to its result
@@ -53,10 +55,12 @@ def _reals(parameter):
 
 
 def _shape_of(parameter):
-    """As its gradient is registered."""
-    if not parameter.is_complex():
-        return parameter.shape
-    return (*parameter.shape[:-1], 2 * parameter.shape[-1]) if parameter.dim() > 0 else (2,)
+    """As its gradient is registered: the last dimensions as one where there are too many."""
+    shape = tuple(parameter.shape)
+    if parameter.is_complex():
+        shape = (*shape[:-1], 2 * shape[-1]) if shape else (2,)
+    kept = _DIMENSIONS_MAX - 1
+    return shape if len(shape) <= _DIMENSIONS_MAX else (*shape[:kept], math.prod(shape[kept:]))
 
 
 class _Times:
