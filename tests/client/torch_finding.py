@@ -184,6 +184,10 @@ def model_wrapped_again_after_an_exception_in_backward():
             Faulty.fails = False
         del model, loss
     wrap_and_train(net, 3)
+    state = cgx.torch._made_here._known(net.first.weight)
+    state._fail(ArithmeticError("as if the end of a step that all have completed could not be handed over"))
+    wrap_and_train(net, 1)
+    assert state._exchange.first_step == 9, state._exchange.first_step
     signal.alarm(0)
 
 

@@ -232,13 +232,13 @@ class HookState:
     def adopts(self, model):
         """Takes the model, another wrapper, for its own if that has the ranks and layers of the one before. Whether it does.
 
-        Where a pass of that one was not completed the ranks, which have all made the other one, meet anew. Redoing it would
-        fail the first passes of some of them only.
+        Behind a pass that was not completed the ranks, all of which have made the other one, meet anew instead of redoing it.
         """
         same = self._group is not None and self._group() is model.process_group and self._reduced == reduced_by(model)
         if same:
             self._model = weakref.ref(model)
             if self._pass_open or self._failed is not None:
+                self._count_pass(self._parts)
                 self._left, self._pass_open = self._failed, False
                 with contextlib.suppress(CgxError):  # it may be of ranks that have gone
                     self._leave()
