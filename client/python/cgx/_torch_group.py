@@ -15,7 +15,7 @@ from cgx.session import Session
 
 _JOB_KEY = "cgx/job"
 _LOOK_S, _LOOKS_S = 0.2, 1.0
-_NOTHING = "?"  # stands for a missing value: values are hexadecimal
+_PAUSE_S = 0.01
 
 _ordinals = weakref.WeakKeyDictionary()  # process group -> how many hook states it has had: the same on all its ranks
 _attempts = weakref.WeakKeyDictionary()  # process group -> {name of a communicator: how often its ranks tried to join it}
@@ -130,18 +130,42 @@ def _tcp_store(store):
     return store if isinstance(store, dist.TCPStore) else None
 
 
+def _checks(store):
+    """Torch 1.13 cannot say what is there: a counter beside each value does. Its compare_set would tell, too, but makes a Python
+    object while other threads run, and so ends the process now and then."""
+    return hasattr(store, "check")
+
+
+def _counter(key):
+    return key + "/put"
+
+
 def put(store, key, value):
     with _asking(store):
         store.set(key, value)
+        if not _checks(store):
+            store.add(_counter(key), 1)
 
 
 def look(store, key):
     """What the store has for a key now. store.get would wait, and hold up whoever else uses the store."""
     with _asking(store):
-        if hasattr(store, "check"):
-            return store.get(key) if store.check([key]) else None
-        value = store.compare_set(key, _NOTHING, _NOTHING)  # torch 1.13: the same, where nothing is there
-        return None if value == _NOTHING.encode() else value
+        there = store.check([key]) if _checks(store) else store.add(_counter(key), 0) > 0
+        return store.get(key) if there else None
+
+
+def put_first(store, key, value):
+    """What the first rank to come has put there."""
+    if _checks(store):
+        with _asking(store):
+            return store.compare_set(key, "", value)
+    with _asking(store):
+        is_first = store.add(key + "/ranks", 1) == 1
+    if is_first:
+        put(store, key, value)
+    while (there := look(store, key)) is None:
+        time.sleep(_PAUSE_S)
+    return there
 
 
 def rendezvous(group):
@@ -196,8 +220,7 @@ def _agreed_job():
     own = _own_job(store)
     if store is None:
         return own
-    with _asking(store):
-        agreed = store.compare_set(_JOB_KEY, "", own).decode()
+    agreed = put_first(store, _JOB_KEY, own).decode()
     if own == _made_up.get(os.getpid()):
         _made_up[os.getpid()] = agreed
     if os.environ.get("CGX_JOB") and agreed != own:
