@@ -71,12 +71,8 @@ struct ExplanationSearch::State {
 
   // True: done.
   Result<bool> go_on(uint64_t evaluations) {
-    if (fitting) {
-      if (!fitting->work(evaluations)) return false;
-      CGX_ASSIGN_OR_RETURN(fitted, fitting->found());
-      fitting.reset();
-      return false;
-    }
+    CGX_ASSIGN_OR_RETURN(const bool fits, finish_fit(fitting, evaluations, fitted));
+    if (!fits) return false;
     for (uint64_t spent = 0; next < choices.size(); spent += question.running->plan.groups.size()) {
       if (spent >= evaluations) return false;
       CGX_RETURN_IF_ERROR(price(choices[next++]));

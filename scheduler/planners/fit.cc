@@ -390,4 +390,12 @@ const Result<Fit>& FitSearch::found() const {
   return state_->found;
 }
 
+Result<bool> finish_fit(std::optional<FitSearch>& fitting, uint64_t evaluations, Fit& fitted) {
+  if (!fitting) return true;
+  if (!fitting->work(evaluations)) return false;
+  CGX_ASSIGN_OR_RETURN(fitted, fitting->found());
+  fitting.reset();
+  return false;
+}
+
 }  // namespace cgx::scheduler

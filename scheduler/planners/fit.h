@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -81,6 +82,8 @@ class FitSearch {
   std::unique_ptr<State> state_;
 };
 
+// A slice of a fit that comes before other work. True: there was none left, `fitted` is complete.
+Result<bool> finish_fit(std::optional<FitSearch>& fitting, uint64_t evaluations, Fit& fitted);
 std::vector<double> arrivals_of(const SurveyQuestion& question);  // by tensor
 
 }  // namespace cgx::scheduler

@@ -37,12 +37,8 @@ struct WhatIfSearch::State {
 
   // True: done.
   Result<bool> go_on(uint64_t evaluations) {
-    if (fitting) {
-      if (!fitting->work(evaluations)) return false;
-      CGX_ASSIGN_OR_RETURN(fitted, fitting->found());
-      fitting.reset();
-      return false;
-    }
+    CGX_ASSIGN_OR_RETURN(const bool fits, finish_fit(fitting, evaluations, fitted));
+    if (!fits) return false;
     CGX_ASSIGN_OR_RETURN(const bool ready, prepare());
     if (!ready || (search && !search->work(evaluations))) return false;
     found = finish();
