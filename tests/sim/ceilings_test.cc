@@ -6,6 +6,7 @@
 
 #include "scheduler/communicator/control.h"
 #include "scheduler/planners/proposal.h"
+#include "tests/sim/layers.h"
 #include "tests/sim/world.h"
 
 namespace cgx::sim {
@@ -30,22 +31,13 @@ struct Job {
           options.ranks_per_machine = {2, 1, 1};
           return options;
         }()) {
-    for (uint32_t i = 0; i < 6; ++i) {
-      tensors.push_back(
-          {.name = "layer" + std::to_string(i), .elements = 8192, .shape = {64, 128}});
-    }
     tensors.push_back({.name = "bias", .elements = 64, .shape = {64}});
     cluster.create();
     cluster.commit(tensors);
   }
   void play_step() {
     for (uint32_t r = 0; r < cluster.size(); ++r) {
-      for (uint32_t t = 0; t < tensors.size(); ++t) {
-        float* const data = cluster.rank(r).at<float>(tensors[t].offset);
-        for (uint64_t i = 0; i < tensors[t].elements; ++i) {
-          data[i] = value(step, r, t, i) * (t % 2 == 0 ? 1000.0f : 1.0f);
-        }
-      }
+      fill_loud(cluster, tensors, r, step);
       submit_all(cluster, tensors, r, step);
     }
     ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(step); }));
@@ -66,15 +58,11 @@ struct Job {
     for (uint64_t i = 0; i < steps; ++i) ASSERT_NO_FATAL_FAILURE(play_step());
   }
   scheduler::CommunicatorSnapshot shown(uint32_t machine = 0) {
-    scheduler::Snapshot snapshot = cluster.engine(machine).snapshot(0);
-    EXPECT_EQ(snapshot.communicators.size(), 1u);
-    show_plan(snapshot.communicators[0]);
-    show_reasons(snapshot.communicators[0]);
-    return snapshot.communicators[0];
+    return shown_whole(cluster, machine);
   }
   CodecSpec codec_of(uint32_t tensor) { return shown().tensors[tensor].codec; }
   Cluster cluster;
-  std::vector<Tensor> tensors;
+  std::vector<Tensor> tensors = six_layers();
   uint64_t step = 0;
 };
 

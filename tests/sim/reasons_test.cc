@@ -1,13 +1,14 @@
 // What daemons say has decided a tensor's codec, where neither the policy's default nor a rule has.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "scheduler/planners/proposal.h"
 #include "tests/sim/epoch_log.h"
-#include "tests/sim/training.h"
+#include "tests/sim/layers.h"
 
 namespace cgx::sim {
 namespace {
@@ -39,21 +40,15 @@ ClusterOptions over_a_slow_link(const scheduler::Policy& policy) {
 // Six layers, every other one a thousand times as loud; one may have gradients that are no numbers.
 struct ExplainedJob {
   explicit ExplainedJob(const ClusterOptions& options) : cluster(options) {
-    for (uint32_t i = 0; i < 6; ++i) {
-      tensors.push_back(
-          {.name = "layer" + std::to_string(i), .elements = 8192, .shape = {64, 128}});
-    }
     cluster.create();
     cluster.commit(tensors);
   }
   void play_step() {
     for (uint32_t r = 0; r < cluster.size(); ++r) {
-      for (uint32_t t = 0; t < tensors.size(); ++t) {
-        float* const data = cluster.rank(r).at<float>(tensors[t].offset);
-        for (uint64_t i = 0; i < tensors[t].elements; ++i) {
-          data[i] = value(step, r, t, i) * (t % 2 == 0 ? 1000.0f : 1.0f);
-          if (t == broken) data[i] = std::numeric_limits<float>::infinity();
-        }
+      fill_loud(cluster, tensors, r, step);
+      if (broken < tensors.size()) {
+        std::fill_n(cluster.rank(r).at<float>(tensors[broken].offset), tensors[broken].elements,
+                    std::numeric_limits<float>::infinity());
       }
       submit_all(cluster, tensors, r, step);
     }
@@ -64,17 +59,13 @@ struct ExplainedJob {
     for (uint64_t i = 0; i < steps; ++i) ASSERT_NO_FATAL_FAILURE(play_step());
   }
   scheduler::CommunicatorSnapshot shown(uint32_t machine = 0) {
-    scheduler::Snapshot snapshot = cluster.engine(machine).snapshot(0);
-    EXPECT_EQ(snapshot.communicators.size(), 1u);
-    show_plan(snapshot.communicators[0]);
-    show_reasons(snapshot.communicators[0]);
-    return snapshot.communicators[0];
+    return shown_whole(cluster, machine);
   }
   std::string reason(uint32_t tensor, uint32_t machine = 0) {
     return shown(machine).tensors[tensor].reason;
   }
   Cluster cluster;
-  std::vector<Tensor> tensors;
+  std::vector<Tensor> tensors = six_layers();
   uint64_t step = 0;
   uint32_t broken = UINT32_MAX;
 };
